@@ -9,8 +9,8 @@ from dispatcher.util.lazy import lazy_names
 TYPE_CHECKING = False  # as in `typing`, whose import takes a while
 if TYPE_CHECKING:
     from dispatcher.async_dispatcher import AsyncDispatcher
-    from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
-    from dispatcher.dead_letters import DeadLetter
+    from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig, load_config
+    from dispatcher.dead_letters import DeadLetter, DeadLetters, DeadLetterType
     from dispatcher.errors import (
         AskError,
         ConfigError,
@@ -24,20 +24,17 @@ if TYPE_CHECKING:
         InvalidValueError,
         JournalError,
         JournalLossError,
-        MailboxClosedError,
-        MailboxStateError,
         QueueFullError,
-        RejectedExecutionError,
         ServiceStateError,
         UnregisteredEventTypeError,
     )
-    from dispatcher.event import Event, EventHandler, HasType, MultiListenerHandler
+    from dispatcher.event import Answered, Event, EventHandler, HasType, MultiListenerHandler
     from dispatcher.groups import DispatcherGroup, EventDispatcher, MultiDispatcher
-    from dispatcher.interface import Dispatcher
+    from dispatcher.interface import Dispatcher, ScheduledEvent
     from dispatcher.journal import JournalWriter, PartitionedJournal
-    from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
     from dispatcher.metrics import MetricsServer, register_metrics
     from dispatcher.retry import Retry
+    from dispatcher.scopes import Scope
     from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
     from dispatcher.stats import DispatcherStats
     from dispatcher.supervision.health import HealthAnswer, health, register_check
@@ -45,11 +42,15 @@ if TYPE_CHECKING:
     from dispatcher.view import DispatcherView, dispatchers
 
 __all__ = [
+    "Answered",
     "AskError",
     "AsyncDispatcher",
     "CompositeService",
     "ConfigError",
+    "ConfigModel",
     "DeadLetter",
+    "DeadLetterType",
+    "DeadLetters",
     "DeadlockError",
     "Dispatcher",
     "DispatcherConfig",
@@ -72,24 +73,20 @@ __all__ = [
     "JournalError",
     "JournalLossError",
     "JournalWriter",
-    "MailboxClosedError",
-    "MailboxExecutor",
-    "MailboxProcessor",
-    "MailboxStateError",
     "MetricsConfig",
     "MetricsServer",
     "MultiDispatcher",
     "MultiListenerHandler",
     "PartitionedJournal",
     "QueueFullError",
-    "RejectedExecutionError",
     "Retry",
+    "ScheduledEvent",
+    "Scope",
     "Service",
     "ServiceState",
     "ServiceStateChangeListener",
     "ServiceStateError",
     "StopSignals",
-    "TaskMailbox",
     "UnregisteredEventTypeError",
     "dispatchers",
     "health",
@@ -102,14 +99,25 @@ __all__ = [
 # Each of the imports above happens when its name is first used, so that the command handles signals before it imports
 # all this.
 _find = lazy_names(__name__)
+_MOVED = (
+    *("MailboxClosedError", "MailboxExecutor", "MailboxProcessor", "MailboxStateError", "RejectedExecutionError"),
+    "TaskMailbox",
+)
 
 
 def __getattr__(name: str) -> object:
-    if name != "__version__":
-        return _find(name)
-    from importlib.metadata import version
+    if name == "__version__":
+        from importlib.metadata import version
 
-    return version("central-dispatcher")
+        return version("central-dispatcher")
+    if name in _MOVED:
+        import warnings
+
+        from dispatcher import mailbox
+
+        warnings.warn(f"import {name} from dispatcher.mailbox, not from dispatcher", DeprecationWarning, stacklevel=2)
+        return getattr(mailbox, name)
+    return _find(name)
 
 
 def __dir__() -> list[str]:

@@ -16,26 +16,30 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.stopping import check_may_wait
 from dispatcher.errors import EventRefusedError, InvalidTypeError, JournalError, QueueFullError
-from dispatcher.event import AsyncioHandler, HasType
+from dispatcher.event import A, Answered, AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
-from dispatcher.posting_service import Core, PostingService
+from dispatcher.posting_service import Core, PostingService, core_of
 from dispatcher.queue.asks import Ask, Asks
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.later import post_later
+from dispatcher.scopes import Scope
+from dispatcher.supervision.loop_signals import run_until_signal
 from dispatcher.util.foreign import text_of
+from dispatcher.util.functions import require_kind
+from dispatcher.util.rate_limit import RateLimit
 from dispatcher.util.threads import in_own_thread
 
-__all__ = ["AsyncioHandler", "ask", "await_drained", "post", "stop", "submit"]
+__all__ = ["AsyncioHandler", "RateLimit", "ask", "await_drained", "post", "run_until_signal", "stop", "submit"]
 
 T = TypeVar("T")
 
 
-async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum]) -> bool:
+async def post(dispatcher: AsyncDispatcher | MultiDispatcher | Scope, event: HasType[Enum]) -> bool:
     """Post as `dispatcher.post(event)` does, and raise the same errors, without blocking the loop.
 
     It waits for room in a full queue and, in write-ahead mode, for the disk. Tasks waiting for the disk share a write
@@ -45,7 +49,8 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
     in order of arrival. If you cancel the waiting task, the event is withdrawn while it waits for room or, in
     write-ahead mode, for others to be written. After that, the post goes on.
     """
-    queue = _core_of(dispatcher, event).queue
+    core, event = _core_and_event(dispatcher, event)
+    queue = core.queue
     answer = _post_if_room(queue, event)
     if answer is None:
         answer = await _once_room(queue, lambda: _post_if_room(queue, event))
@@ -63,7 +68,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
 
 def _post_if_room(queue: Inbox, event: Any) -> bool | Future[bool] | None:
     """Post without waiting. True or False: accepted or refused; a future: for that answer; None: there is no room."""
-    if not queue.write_ahead.is_on:
+    if not queue.write_ahead.keeps(event):
         try:
             return queue.post_if_room(event)
         except QueueFullError:
@@ -72,7 +77,15 @@ def _post_if_room(queue: Inbox, event: Any) -> bool | Future[bool] | None:
     return None if later.done() and isinstance(later.exception(), QueueFullError) else later
 
 
-async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum], timeout: float | None = None) -> Any:
+@overload
+async def ask(
+    dispatcher: AsyncDispatcher | MultiDispatcher | Scope, event: Answered[A], timeout: float | None = None
+) -> A: ...
+@overload
+async def ask(
+    dispatcher: AsyncDispatcher | MultiDispatcher | Scope, event: HasType[Enum], timeout: float | None = None
+) -> Any: ...
+async def ask(dispatcher: AsyncDispatcher | MultiDispatcher | Scope, event: Any, timeout: float | None = None) -> Any:
     """Post an event without blocking the loop, and return what its handler returns, or raise what it raises.
 
     After `timeout` seconds, or when you cancel the waiting task, the event is withdrawn, unless its handling has begun.
@@ -82,7 +95,7 @@ async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum
         TimeoutError: the handler hasn't returned in time.
         EventRefusedError, EventDiscardedError: the event wasn't handled to the end.
     """
-    core = _core_of(dispatcher, event)
+    core, event = _core_and_event(dispatcher, event)
     if timeout is None:
         future = await _answered(core, event)
     else:
@@ -94,14 +107,21 @@ async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum
         del future  # it refers to the error, whose traceback leads here and to the event
 
 
-def _core_of(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> Core:
+def _core_and_event(dispatcher: AsyncDispatcher | MultiDispatcher | Scope, event: Any) -> tuple[Core, Any]:
+    owner: Any = dispatcher
+    if isinstance(dispatcher, Scope):
+        owner, event = dispatcher.dispatcher, dispatcher.scoped(event)
+    _check(owner)
+    return core_of(owner, event), event
+
+
+def _check(dispatcher: object) -> None:
     """Raises TypeError: it is another dispatcher, such as one of a test."""
     if not isinstance(dispatcher, PostingService):
         raise InvalidTypeError(
             f"aio takes an AsyncDispatcher or a MultiDispatcher, not {text_of(dispatcher)}. On an event loop, post to "
             "an InlineDispatcher with `await asyncio.to_thread(dispatcher.post, event)`."
         )
-    return dispatcher.core_of(event)
 
 
 async def _answered(core: Core, event: Any) -> Ask:
@@ -241,6 +261,7 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
     Raises:
         RuntimeError: a handler of the dispatcher called this and would wait for itself.
     """
+    _check(dispatcher)
     parts = dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,)
     check_may_wait(dispatcher.name, is_handler=any(part.core.is_handling() for part in parts), is_on_loop=False)
     deadline = None if timeout is None else monotonic() + timeout
@@ -265,6 +286,7 @@ async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], descript
     Raises:
         RejectedExecutionError: the dispatcher has stopped, and the command won't run.
     """
+    require_kind(dispatcher, "dispatcher", AsyncDispatcher)
     return await asyncio.wrap_future(dispatcher.mailbox_executor.submit(command, description, *args))
 
 
@@ -274,4 +296,5 @@ async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
     `dispatcher.stop()` runs on a separate thread. If an `async def` handler of the dispatcher calls this, it doesn't
     wait, and the dispatcher stops once the handler ends.
     """
+    _check(dispatcher)
     await in_own_thread(dispatcher.stop, f"{dispatcher.name}-aio-stop")

@@ -14,14 +14,13 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextvars import ContextVar
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatcher.config import AtExit, DispatcherConfig, dispatcher_config
-from dispatcher.dead_letters import DeadLetters, DeadLettersTo
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.deliveries import AskRules
@@ -29,11 +28,10 @@ from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import handling_of_context
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
 from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait, check_may_wait
-from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.times import BatchProgress
 from dispatcher.dispatching.timing import Timing
 from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler, HasType
-from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -44,19 +42,44 @@ from dispatcher.queue.entry import Entry
 from dispatcher.queue.flags import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
-from dispatcher.routes import Part, RoutingTable
-from dispatcher.service import Caller
+from dispatcher.routes import Part, RoutingTable, require_members
+from dispatcher.service import Caller, stop_on_failure
 from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import message_of, tell_of
-from dispatcher.util.functions import require_plain
+from dispatcher.util.functions import require_methods, require_plain
 from dispatcher.util.threads import watchers
 from dispatcher.view import DispatcherView
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-log = logging.getLogger(__name__)
+    from dispatcher.config import AtExit, DispatcherConfig
+    from dispatcher.journal.writer import JournalWriter
+    from dispatcher.letter_target import DeadLettersTo, LetterTarget
+
+log: logging.Logger = logging.getLogger(__name__)
+
+
+def _checked(
+    config: DispatcherConfig | None, queue_capacity: int | None, loop: object, time_service: object
+) -> DispatcherConfig:
+    if loop is not None:
+        require_methods(loop, "loop", "an event loop", "call_soon_threadsafe")
+    if time_service is not None:
+        require_methods(time_service, "time_service", "a ProcessingTimeService", "register_timer")
+    from dispatcher.config import dispatcher_config  # pydantic takes as long to import as all the rest
+
+    return dispatcher_config(config, queue_capacity)
+
+
+def _letter_target(name: str, to: DeadLettersTo | None, queue: Inbox, write_ahead: WriteAhead) -> LetterTarget | None:
+    if to is None:
+        return None
+    from dispatcher.letter_target import LetterTarget
+
+    return LetterTarget(name, to, write_ahead, queue.post_with)
 
 
 class AsyncDispatcher(PostingService):
@@ -64,13 +87,21 @@ class AsyncDispatcher(PostingService):
 
     Whenever the queue is empty, `idle_action` runs on the handler thread, and returns True if it made work. `loop` runs
     `async def` handlers (see `register`). `clock_ns` is the clock of the journal, in Unix ns, by default real time.
-    `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers. By default
-    the process shares one, and the handler thread posts what is due. A ManualClock posts it on its own thread.
+    `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers. By default,
+    the process shares one, and the handler thread posts events that are due. A ManualClock posts them on the thread
+    that advances it.
 
-    `dead_letters` receives the events that failed for good. You can pass a handler, called with a DeadLetter on the
-    handler thread, another dispatcher to post DeadLetters to, or a folder for a journal, listed by `dispatcher journal
-    failed`.
+    `dead_letters` receives the events that still failed after their last attempt. You can pass a handler, called with a
+    DeadLetter on the handler thread, another dispatcher to post DeadLetters to, or a folder for a journal, listed by
+    `dispatcher journal failed`.
+
+    `carry` are context variables, such as a request id, whose values a journal in write-ahead mode stores with the
+    events of classes that you register with `context=True`. They come back with the event after a restart. Up to 16
+    variables, whose values are strs of up to 1024 characters.
     """
+
+    view: DispatcherView
+    """What the dispatcher does now, for any thread."""
 
     def __init__(
         self,
@@ -85,9 +116,10 @@ class AsyncDispatcher(PostingService):
         exit_action: Callable[[int], Any] = os._exit,
         time_service: ProcessingTimeService | None = None,
         dead_letters: DeadLettersTo | None = None,
+        carry: Iterable[ContextVar[str]] = (),
     ) -> None:
         super().__init__(name)
-        config = dispatcher_config(config, queue_capacity)
+        self.settings: DispatcherConfig = (config := _checked(config, queue_capacity, loop, time_service))
         exit_action = require_plain(exit_action, "exit_action", "ends the process")
         idle_action = idle_action and require_plain(idle_action, "idle_action", "returns True if it made work")
         clock_ns = clock_ns and require_plain(clock_ns, "clock_ns", "returns the time in Unix ns", is_hot=True)
@@ -104,8 +136,8 @@ class AsyncDispatcher(PostingService):
         self._has_acted = False  # the handler thread's last act is done; handler thread
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
-        self._progress = progress = Progress()
-        self._write_ahead = write_ahead = WriteAhead(name, journal)
+        self._progress = progress = BatchProgress()
+        self._write_ahead = write_ahead = WriteAhead(name, journal, carry)
         self._queue = queue = Inbox(
             name,
             mailbox,
@@ -116,12 +148,12 @@ class AsyncDispatcher(PostingService):
             write_ahead=write_ahead,
         )
         self._timing = timing = Timing(queue, mailbox, progress, self._timers)
-        self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers, timing.retries)
+        self._coroutines = coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers, timing)
         self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.set_up_class)
         rules = AskRules(name, mailbox, self._routes, self._coroutines)
         self._asks = Asks(queue, rules.check_ask, rules.check_wait)
         self._drain = Drain(queue, progress)
-        letters = DeadLetters(name, dead_letters, write_ahead, queue.post_with) if dead_letters is not None else None
+        letters = _letter_target(name, dead_letters, queue, write_ahead)
         self._errors = ErrorPolicy(self, self._routes, progress, timing.retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
@@ -162,8 +194,8 @@ class AsyncDispatcher(PostingService):
             self._retry_stops,
             self._errors.log.tell_due,
         )
-        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, timing.schedule)
-        self.core = self._make_core(progress, config.at_exit)
+        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, timing, coroutines)
+        self.core: Core = self._make_core(progress, config.at_exit)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
             journal.attach(
                 self,
@@ -172,7 +204,7 @@ class AsyncDispatcher(PostingService):
                 origin_elsewhere=self._coroutines.transition_origin,
             )
 
-    def _make_core(self, progress: Progress, at_exit: AtExit) -> Core:
+    def _make_core(self, progress: BatchProgress, at_exit: AtExit) -> Core:
         stop_wait = StopWait(
             self.name,
             self._queue,
@@ -202,7 +234,7 @@ class AsyncDispatcher(PostingService):
         """Post an event and return whether it was accepted. You can call this from any thread, handlers included.
 
         An accepted event is handled, or counted as discarded. False means a full queue, a failed journal, or a
-        dispatcher that drains or has stopped. While a bounded queue is full, the caller waits if its policy says so.
+        dispatcher that drains or has stopped. While a bounded queue is full, the caller waits under the policy `block`.
         Asks, timers and retries also call your subclass's `post`, and queue what you pass to `super().post`.
 
         Raises:
@@ -215,9 +247,9 @@ class AsyncDispatcher(PostingService):
     # -- handlers ------------------------------------------------------------------------------------------------
 
     def _register(self, event_class: type[Enum], part: Part) -> None:
+        require_members(event_class)
+        self._write_ahead.declare(event_class, part.events, is_durable=part.durable)
         self._routes.register(event_class, part)
-        if part.events:
-            self._write_ahead.declare(event_class, part.events)
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
@@ -313,7 +345,7 @@ class AsyncDispatcher(PostingService):
         """Whether the queue is empty and no event is being handled, both at one moment during this call."""
         return self._drain.is_drained()
 
-    def core_of(self, event: Any) -> Core:
+    def _core_of(self, event: Any) -> Core:
         return self.core
 
     def _is_handling(self) -> bool:
@@ -324,7 +356,7 @@ class AsyncDispatcher(PostingService):
         return self._drain.future()
 
     def _keeps_stop_waiting(self) -> Caller | None:
-        """As in Service: the caller is a handler, or on the thread of a handler's event loop before all is handled."""
+        """Why a stop would wait for the caller: it is a handler, or on a handler's event loop before all is handled."""
         if self._end_by.get("end") == "thread" and not self.is_stopped():
             if self._is_handling():
                 return "handler"
@@ -363,7 +395,7 @@ class AsyncDispatcher(PostingService):
 
     def _note_thread_failure(self, error: BaseException) -> None:
         self._thread_has_failed = True
-        self.note_failure(error)
+        self._note_failure(error)
         self._tell_failure("the handler thread failed and ends", error)
 
     def _tell_failure(self, what: str, error: BaseException) -> None:
@@ -413,7 +445,7 @@ class AsyncDispatcher(PostingService):
             try:
                 close()
             except BaseException as error:  # e.g. from cancelling a mail that never ran
-                self.note_failure(error)
+                self._note_failure(error)
                 self._tell_failure(f"{what} could not be closed", error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
@@ -437,6 +469,7 @@ class AsyncDispatcher(PostingService):
         self._timing.schedule.keys.load()
         if recovered := self._write_ahead.take_recovered():
             self._put_recovered(recovered)
+        self._timing.schedule.resume()
         time_service = self._timers()
         if self._dispatching.times.measures:
             metrics = self._processor.metrics_controller
@@ -452,8 +485,9 @@ class AsyncDispatcher(PostingService):
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
         if due := self._timing.retries.restore(recovered, self._routes.policy_of):
-            message = "%d accepted events of an earlier run are handled first"
-            tell_of(log, logging.WARNING, self.name, message, due, count=due)
+            message = "%s of an earlier run %s handled first"
+            events, verb = counted(due, "accepted event"), "is" if due == 1 else "are"
+            tell_of(log, logging.WARNING, self.name, message, events, verb, count=due)
 
     def service_stop(self) -> None:
         """Drain within the timeout, end the thread, then discard and report the events left (invariants 7 and 10)."""
@@ -486,13 +520,13 @@ class AsyncDispatcher(PostingService):
             self._nudge()
         super()._stop_on_own_thread()
 
-    def stop_on_failure(self, error: BaseException) -> None:
+    def _stop_on_failure(self, error: BaseException) -> None:
         """Stop after a failure, as in Service. In a group all fail, or events for this dispatcher would be stuck."""
         if self.core.group is None:
-            super().stop_on_failure(error)
+            super()._stop_on_failure(error)
         else:
-            self.note_failure(error)
-            self.core.group.stop_on_failure(error)
+            self._note_failure(error)
+            stop_on_failure(self.core.group, error)
 
     def _nudge(self) -> None:
         self._queue.wake()
@@ -521,7 +555,6 @@ class AsyncDispatcher(PostingService):
         self._terminated = True  # nothing of it runs here, so nothing is waited for
         self.view.forget()
         self._drain.after_fork()
-        self._errors.log.after_fork()
         self._queue.shutdown.after_fork()
         self._timing.after_fork()
         self._mailbox.after_fork(self._queue.check_not_forked)

@@ -5,13 +5,14 @@ A file with a mistake is rejected as a whole. The error is one line that names t
 
 from __future__ import annotations
 
-import logging.config
+import contextlib
+import logging
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -24,13 +25,15 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from dispatcher.errors import ConfigError, InvalidTypeError, InvalidValueError
+from dispatcher.errors import ConfigError, InvalidTypeError
 from dispatcher.util.files import PermissionsName
 from dispatcher.util.foreign import text_of
+from dispatcher.util.functions import path_of, require_methods
 from dispatcher.util.terminal import one_line, printable
-from dispatcher.util.yaml_text import MOST_BYTES, YAMLTextError, parse_yaml, place_of
 
 M = TypeVar("M", bound=BaseModel)
+Place = Callable[[Sequence[int | str]], str]
+"""`place(keys)`: where in the source the value at these keys is; empty if unknown."""
 
 MOST_S: Final = 1e9
 """Longest time in a configuration, about 32 years. The system's waits, and dates, end somewhere beyond."""
@@ -54,12 +57,36 @@ def _make_strict(schema: Any) -> None:
 class ConfigModel(BaseModel):
     """Base of all configuration models: immutable, and rejects unknown keys.
 
+    Mistakes raise ConfigError, from the constructor, from `model_validate` and from a file alike. It names the key and
+    the valid values.
+
     Numbers can be up to `MOST_NUMBER` from zero, or up to `MOST_S` if the key is a time, ending in `_s` or `_ms`.
     Values aren't converted: true isn't 1, "5" isn't 5, and 1.5 isn't an integer. Paths must be valid for the operating
     system.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    gone_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, each with why it was removed and what to do."""
+
+    def __init__(self, /, **values: Any) -> None:
+        with _explained(type(self), type(self).__name__):
+            super().__init__(**values)
+
+    # Models inside of another are then validated with it, and not by a call of this: an error has the whole path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Make the model from a mapping, as `load_config` does from a file."""
+        with _explained(cls, cls.__name__):
+            return super().model_validate(obj, **options)
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        """Make the model from JSON, as `load_config` does from YAML."""
+        with _explained(cls, cls.__name__):
+            return super().model_validate_json(json_data, **options)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -72,6 +99,20 @@ class ConfigModel(BaseModel):
     def _within_bounds(cls, value: Any, info: ValidationInfo) -> Any:
         _check_bounds(value, info.field_name or "")
         return value
+
+
+@contextlib.contextmanager
+def _explained(model: type[BaseModel], source: str, place: Place | None = None) -> Iterator[None]:
+    """Make a ConfigError of pydantic's error. `place`: None: the values come from Python."""
+    try:
+        yield
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        where = place(problems[0]["loc"]) if place is not None else ""
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        at = f", {where}" if where else ""
+        what = _explain(problems[0], model, "the file: " if place is not None else "")
+        raise ConfigError(f"{source}{at}: {what}{more}") from error
 
 
 AtExit = Literal["drain", "discard", "warn"]
@@ -130,6 +171,24 @@ class DispatcherConfig(ConfigModel):
         "runs longer than this, in seconds. Set it if a restart is better than a long handler; null "
         "disables it",
     )
+    queue_grows_warn_s: float | None = Field(
+        default=10.0,
+        gt=0,
+        description="health is degraded while the queue has grown for this long, in seconds; null disables it",
+    )
+    queue_grows_warn_from: int = Field(
+        default=1000, ge=1, description="minimum number of events in the queue for this warning"
+    )
+    failing_warn_share: float | None = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="health is degraded while at least this share of the last minute's events of a type has failed; "
+        "null disables it",
+    )
+    failing_warn_from: int = Field(
+        default=10, ge=1, description="minimum number of failed events of a type in the last minute for this warning"
+    )
     print_events_info_threshold: int = Field(
         default=5000,
         ge=1,
@@ -142,11 +201,11 @@ def dispatcher_config(config: DispatcherConfig | None, queue_capacity: int | Non
 
     Raises:
         TypeError: `config` is not a DispatcherConfig.
-        ValidationError: `queue_capacity` is not a possible value.
-        ValueError: `config` says what a full queue does, and has no capacity.
+        ConfigError: `queue_capacity` isn't a possible value, or `config` says what a full queue does, and has no
+            capacity.
     """
     if config is None:
-        config = DispatcherConfig()
+        config = DispatcherConfig.model_construct()  # the defaults, without the pydantic machinery that checks values
     elif not isinstance(config, DispatcherConfig):
         raise InvalidTypeError(f"config must be a DispatcherConfig, not {text_of(config)}. Pass a name as name=...")
     if queue_capacity is not None:
@@ -154,7 +213,7 @@ def dispatcher_config(config: DispatcherConfig | None, queue_capacity: int | Non
         config = config.model_copy(update={"queue_capacity": checked.queue_capacity})  # it may be of a subclass
     for setting, default in (("queue_full_policy", "block"), ("queue_full_timeout_s", None)):
         if config.queue_capacity is None and (value := getattr(config, setting)) != default:
-            raise InvalidValueError(
+            raise ConfigError(
                 f"{setting} is {value!r}, but the queue is never full, because queue_capacity is not set. Set it, or "
                 f"leave {setting} out"
             )
@@ -173,6 +232,10 @@ class MetricsConfig(ConfigModel):
 
 class JournalConfig(ConfigModel):
     """Settings of the event journal."""
+
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        "history_index": "lookups search the journal, which needs no index: remove the key"
+    }
 
     segment_bytes: int = Field(
         default=64 * 1024 * 1024, ge=1024, description="close a segment that has reached this size, in bytes"
@@ -214,11 +277,6 @@ class JournalConfig(ConfigModel):
         ge=1,
         description="remove the oldest closed segments beyond this total size, in bytes; null disables it",
     )
-    history_index: bool = Field(
-        default=True,
-        description="write an index of the entities next to each closed segment, so that an entity's history is "
-        "found without reading the whole journal",
-    )
     permissions: PermissionsName = Field(
         default="private",
         description="who can read the journal: its owner only (private: files 0600, folders 0700), its group as "
@@ -233,8 +291,13 @@ def load_config(path: Path | str, model: type[M], overrides: Mapping[str, Any] |
         ConfigError: the file is missing, isn't YAML, or has an unknown or duplicate key, a wrong type or an invalid
             value.
     """
-    text, own = _read_text(Path(path)), overrides or {}
-    data = _parse_text(Path(path), text)
+    file = path_of(path)
+    require_methods(model, "model", "a class of pydantic models", "model_validate")
+    require_methods(own := overrides if overrides is not None else {}, "overrides", "a mapping", "keys", "items")
+    text = _read_text(file)
+    data = _parse_text(file, text)
+
+    from dispatcher.util.yaml_text import place_of
 
     def place(keys: Sequence[int | str]) -> str:
         return place_of(text, keys) if keys and keys[0] not in own else ""
@@ -247,19 +310,14 @@ def parse_config(data: Mapping[str, Any], model: type[M], *, source: str = "conf
     return _validated(data, model, source, lambda keys: "")
 
 
-def _validated(data: Mapping[str, Any], model: type[M], source: str, place: Callable[[Sequence[int | str]], str]) -> M:
-    """`place(keys)`: where in the source the value at these keys is; empty if unknown."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        problems = error.errors(include_url=False)
-        where = place(problems[0]["loc"])
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        at = f", {where}" if where else ""
-        raise ConfigError(f"{source}{at}: {_explain(problems[0], model)}{more}") from error
+def _validated(data: Mapping[str, Any], model: type[M], source: str, place: Place) -> M:
+    with _explained(model, source, place):
+        return model.__pydantic_validator__.validate_python(data)  # type: ignore[no-any-return]
 
 
 def _read_text(path: Path) -> str:
+    from dispatcher.util.yaml_text import MOST_BYTES
+
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -275,6 +333,8 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_text(path: Path, text: str) -> dict[str, Any]:
+    from dispatcher.util.yaml_text import YAMLTextError, parse_yaml
+
     try:
         data = parse_yaml(text)
     except YAMLTextError as error:
@@ -290,21 +350,29 @@ def _parse_text(path: Path, text: str) -> dict[str, Any]:
 def configure_logging(path: Path | str | None = None) -> None:
     """Set up logging from a YAML file for `logging.config.dictConfig`; None: warnings to standard error.
 
+    Lines that cannot be written to a log file are counted, and the program goes on: see docs/health.md.
+
     Raises:
         ConfigError: the file cannot be read, or logging rejects its contents.
     """
+    from dispatcher.util.log_files import guard_handlers
+
     if path is None:
         handler = logging.StreamHandler()
         handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(level=logging.WARNING, handlers=[handler])
+        guard_handlers()
         return
+    from logging.config import dictConfig
+
     data = _parse_text(Path(path), _read_text(Path(path)))
     try:
-        logging.config.dictConfig(data)
+        dictConfig(data)
     except Exception as error:  # whatever the classes that the file names raise
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
         reason = one_line(f"{error}{cause}") or type(error).__name__
-        raise ConfigError(f"{_shown_path(path)}: logging refuses it: {reason}") from error
+        raise ConfigError(f"{_shown_path(path)}: logging rejects it: {reason}") from error
+    guard_handlers()
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -317,17 +385,35 @@ class _PrintableFormatter(logging.Formatter):
 _PARTS: Final = re.compile(r"([\n\t])").split
 
 
-def _explain(problem: Any, model: type[BaseModel]) -> str:
+def _explain(problem: Any, model: type[BaseModel], whole: str) -> str:
     path = [part for part in problem["loc"] if part != "int" and part != "float"]
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     key = one_line(key, _LONGEST_SHOWN)
     if problem["type"] == "extra_forbidden":
-        allowed = _fields_at(model, path[:-1])
-        return f"unknown key {key}; allowed here: {', '.join(sorted(allowed))}" if allowed else f"unknown key {key}"
+        found = _model_at(model, path[:-1])
+        gone = getattr(found, "gone_keys", {}).get(path[-1])
+        if gone is not None:
+            return f"{key} is no longer a key; {gone}"
+        allowed = list(found.model_fields) if found is not None else []
+        near = _nearest(path[-1], allowed)
+        return (
+            f"unknown key {key}; allowed here: {', '.join(sorted(allowed))}{near}" if allowed else f"unknown key {key}"
+        )
     if problem["type"] == "missing":
         return f"{key} is missing; it has no default"
     message = problem["msg"][:1].lower() + problem["msg"][1:]
-    return f"{key or 'the file'}: {_REPR.repr(problem['input'])} is not allowed; {one_line(message)}"
+    near = ""
+    if problem["type"] == "literal_error":
+        near = _nearest(problem["input"], re.findall("'(.*?)'", problem["ctx"]["expected"]))
+    return f"{f'{key}: ' if key else whole}{_REPR.repr(problem['input'])} is not allowed; {one_line(message)}{near}"
+
+
+def _nearest(given: object, allowed: Sequence[str]) -> str:
+    """For the end of a message: what may have been meant."""
+    import difflib
+
+    near = difflib.get_close_matches(given[:_LONGEST_SHOWN], allowed, 1) if isinstance(given, str) else ()
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class _BoundedRepr(reprlib.Repr):
@@ -377,14 +463,14 @@ def _check_path(path: str) -> None:
         raise PydanticCustomError("impossible_path", "no file can have this name")
 
 
-def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:
+def _model_at(model: type[BaseModel], path: list[Any]) -> type[BaseModel] | None:
     current: type[BaseModel] | None = model
     for part in path:
         if current is None or isinstance(part, int):
             continue
         field = current.model_fields.get(part)
         current = _model_in(field.annotation) if field is not None else None
-    return list(current.model_fields) if current is not None else []
+    return current
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -7,7 +7,7 @@
       ServiceStateError             caller: a life-cycle method was called in the wrong state
       UnregisteredEventTypeError    caller: no handler is registered for the event's Enum class
       QueueFullError                load: a bounded queue is full, and the caller does not wait
-      EventRefusedError             load, disk or shutdown: an event of `post_later` or `ask` was refused
+      EventRefusedError             load, disk or shutdown: an event of `post_later` or `ask` was rejected
       EventDiscardedError           load or shutdown: an event of `ask` was accepted, and will not be handled
       AskError                      caller: an event cannot be asked, or the caller would wait for itself
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
@@ -16,7 +16,7 @@
       EventLoopClosedError          caller: the event loop of an `async def` handler was closed before its events ended
       RejectedExecutionError        shutdown: an executor no longer takes work
       ForkedProcessError            caller: a dispatcher or a journal of the parent process was used in a forked child
-      ConfigError                   user: a configuration file, a key or a value
+      ConfigError                   user: a configuration file, a key or a value; a ValueError as well
       JournalError                  user or disk: the journal cannot be written or read
         JournalLossError            disk: accepted events are gone from every segment, and may not have been handled
         EventNotDeclaredError       caller: write-ahead mode, and the event's class was not declared at registration
@@ -31,7 +31,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, type_of
+from dispatcher.util.figures import counted
+from dispatcher.util.foreign import class_name, is_member, kind_of, register_call, text_of, type_of
 
 
 class DispatcherError(Exception):
@@ -69,7 +70,7 @@ class UnregisteredEventTypeError(DispatcherError):
         self.event_type = event_type
         if is_member(event_type):
             what = f"no handler for {kind_of(event_type)}"
-            advice = f"Call register({class_name(event_type)}, handler) before posting."
+            advice = f"Call {register_call(class_name(event_type), '')} before posting."
         else:
             what = f"an event needs an Enum member as its .type, got {text_of(event_type)}"
             advice = "Give the event class a `type` attribute that is an Enum member."
@@ -82,11 +83,12 @@ class QueueFullError(DispatcherError):
     def __init__(self, name: str, capacity: int, *, is_started: bool = True) -> None:
         self.name = name
         self.capacity = capacity
+        held = counted(capacity, "event")
         super().__init__(
-            f"{name}: the queue is full ({capacity} events). Post in a way that waits, raise queue_capacity, "
+            f"{name}: the queue is full ({held}). Post in a way that waits, raise queue_capacity, "
             "or slow the producers down."
             if is_started
-            else f"{name}: not started, and the queue is full ({capacity} events): the post would wait for the start. "
+            else f"{name}: not started, and the queue is full ({held}): the post would wait for the start. "
             "Start the dispatcher first, or raise queue_capacity."
         )
 
@@ -103,7 +105,7 @@ class EventRefusedError(DispatcherError):
         self.dispatcher = dispatcher
         self.reason = reason
         said = f": {cause}" if cause is not None else ". " + _ADVICE.get(reason, "Post it again later.")
-        super().__init__(f"{dispatcher}: the event was refused ({reason}){said}")
+        super().__init__(f"{dispatcher}: the event was rejected ({reason}){said}")
         self.__cause__ = cause
 
 
@@ -198,7 +200,8 @@ class ForkedProcessError(DispatcherError):
     """
 
     def __init__(self, name: str, journal: Path | None = None) -> None:
-        self.name = self.dispatcher = name
+        self.name: str = name
+        self.dispatcher: str = name
         self.journal = journal
         if journal is None:
             why = "in which its thread runs"
@@ -212,8 +215,11 @@ class ForkedProcessError(DispatcherError):
         super().__init__(f"{name}: this process was forked from the one {why}. {advice}")
 
 
-class ConfigError(DispatcherError):
-    """Raised for an invalid configuration file, key or value. You can show its one-line message to users."""
+class ConfigError(DispatcherError, ValueError):
+    """Raised for an invalid configuration file, key or value, also by the constructors of configuration models.
+
+    You can show its one-line message to users.
+    """
 
 
 class JournalError(DispatcherError):
@@ -238,12 +244,13 @@ class JournalLossError(JournalError):
 class EventNotDeclaredError(JournalError):
     """Raised in write-ahead mode when you post an event whose class isn't declared for its Enum class."""
 
-    def __init__(self, dispatcher: str, event: object) -> None:
+    def __init__(self, dispatcher: str, event: object, event_type: object = None) -> None:
+        """`event_type`: the type that a scope gave the event; by default, `event.type`."""
         self.dispatcher = dispatcher
         self.event = event
-        enum = class_name(type_of(event))
+        enum = class_name(type_of(event) if event_type is None else event_type)
         name = class_name(event)
         super().__init__(
             f"{dispatcher}: {name} is not declared for {enum}, so it cannot be kept in the write-ahead journal. "
-            f"Call register({enum}, handler, events={name}) with a pydantic model or a dataclass."
+            f"Call {register_call(enum, f', events={name}')} with a pydantic model or a dataclass."
         )

@@ -20,12 +20,15 @@ from dispatcher.util.functions import (
     require_plain,
     running_callable,
 )
+from dispatcher.util.rate_limit import RateLimit, RateLimiter
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 E = TypeVar("E", bound=Enum)
 E_co = TypeVar("E_co", bound=Enum, covariant=True)
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 F = TypeVar("F", bound=Callable[[Any], Any])
 
 
@@ -53,12 +56,44 @@ class Event(Generic[E_co]):
     payload: Any = None
 
     def __init__(self, type: E_co, timestamp: float = -1.0) -> None:
-        self.type = type
-        self.timestamp = timestamp
+        self.type: E_co = type
+        self.timestamp: float = timestamp
 
     def __repr__(self) -> str:
         about = f" {self.entity}" if self.entity is not None else ""
         return f"<{type(self).__name__} {kind_of(self.type)}{about}>"
+
+
+class Answered(Generic[A_co]):
+    """Tells type checkers what the handler of an event answers: `class Price(Event[PriceType], Answered[float])`.
+
+    `ask` then returns a `Future[float]`, and `aio.ask` a float. At run time, it does nothing.
+    """
+
+    __slots__ = ()
+
+
+class ScopedEvent:
+    """An event of a scope, as its dispatcher has it: `type` is the scope's own, and everything else is of the event."""
+
+    __slots__ = ("scoped_event", "type")
+
+    def __init__(self, type: Enum, event: Any) -> None:
+        self.type: Enum = type
+        self.scoped_event: Any = event
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "scoped_event":  # a copy that is being made has none yet
+            raise AttributeError(name)
+        return getattr(self.scoped_event, name)
+
+    def __repr__(self) -> str:
+        return repr(self.scoped_event)
+
+
+def unscoped(event: Any) -> Any:
+    """The event itself, if it is a ScopedEvent."""
+    return event.scoped_event if type(event) is ScopedEvent else event
 
 
 @runtime_checkable
@@ -140,19 +175,23 @@ class AsyncioHandler:
 
     Up to `capacity` coroutines run concurrently, and up to `per_key` of them for events with equal keys. These begin in
     the order of the posts. `key(event)` is called on the handler thread. By default it's the event's attribute
-    `lock_key`, or None without one. Events with the key None run one after another, whatever `per_key` is.
+    `lock_key`, or None without one. Events with the key None run one after another, regardless of `per_key`.
 
     In addition, up to `max_waiting` events wait for their keys. When the next one would wait, or when an event waits
     only for one of the `capacity` coroutines to end, the dispatcher handles no more events until it can begin. The
     limits are per dispatcher, and so per partition of a MultiDispatcher.
 
+    With a `rate`, for example `RateLimit(10)`, coroutines begin no faster than that, in the order of the posts. An
+    event that waits for its turn takes no slot, and counts among the `max_waiting`. The rate covers all dispatchers and
+    partitions with which you register this AsyncioHandler. With `per_key=True`, each key has it, on each of them.
+
     Raises:
-        TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, or `key`
-            isn't a plain callable.
+        TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, `key`
+            isn't a plain callable, or `rate` isn't a RateLimit.
         ValueError: `capacity` or `per_key` is less than 1, or `max_waiting` is less than 0.
     """
 
-    __slots__ = ("capacity", "function", "handler", "key", "loop", "max_waiting", "per_key")
+    __slots__ = ("capacity", "function", "handler", "key", "limiter", "loop", "max_waiting", "per_key", "rate")
 
     def __init__(
         self,
@@ -163,6 +202,7 @@ class AsyncioHandler:
         capacity: int = 100,
         per_key: int = 1,
         max_waiting: int = 1000,
+        rate: RateLimit | None = None,
     ) -> None:
         function: Any = _handle_of(coroutine)
         if not is_coroutine_function(function):
@@ -175,19 +215,23 @@ class AsyncioHandler:
         for name, value, least in (("capacity", capacity, 1), ("per_key", per_key, 1), ("max_waiting", max_waiting, 0)):
             if value < least:
                 raise InvalidValueError(f"{name} must be at least {least}, not {value}")
+        if not isinstance(rate, RateLimit | None):
+            raise InvalidTypeError(f"rate is a RateLimit, for example RateLimit(10), not {text_of(rate)}")
         # None of these fields changes.
-        self.handler = coroutine
+        self.rate: RateLimit | None = rate
+        self.limiter: RateLimiter | None = RateLimiter(rate) if rate is not None and not rate.per_key else None
+        self.handler: Handler = coroutine
         self.function: Callable[[Any], Any] = function
-        self.loop = loop
-        self.key = key or _lock_key
-        self.capacity = capacity
-        self.per_key = per_key
-        self.max_waiting = max_waiting
+        self.loop: AbstractEventLoop | None = loop
+        self.key: KeyOf = key or lock_key_of
+        self.capacity: int = capacity
+        self.per_key: int = per_key
+        self.max_waiting: int = max_waiting
 
     @property
     def is_ordered(self) -> bool:
         """Whether events with equal `lock_key` are handled one after another."""
-        return self.per_key == 1 and self.key is _lock_key
+        return self.per_key == 1 and self.key is lock_key_of
 
     def handle(self, event: Any) -> Any:
         """Raise TypeError: only a dispatcher can run it."""
@@ -197,7 +241,7 @@ class AsyncioHandler:
         return f"<AsyncioHandler {text_of(self.handler)}>"
 
 
-def _lock_key(event: Any) -> Any:
+def lock_key_of(event: Any) -> Any:
     return getattr(event, "lock_key", None)
 
 
@@ -243,9 +287,9 @@ class DispatcherEventHandler:
     __slots__ = ("handle",)
 
     def __init__(self, handle: Callable[[HasType[Enum]], bool]) -> None:
-        self.handle = handle
-        """True: the event was accepted, and will be handled or counted as discarded. False: it was refused, because the
-        queue is full, the journal cannot be written, or the dispatcher drains or has stopped."""
+        self.handle: Callable[[HasType[Enum]], bool] = handle
+        """True: the event was accepted, and will be handled or counted as discarded. False: it was rejected, because
+        the queue is full, the journal cannot be written, or the dispatcher drains or has stopped."""
 
     def __call__(self, event: HasType[Enum]) -> bool:
         return self.handle(event)

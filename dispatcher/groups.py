@@ -22,23 +22,24 @@ from zlib import crc32
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
-from dispatcher.dead_letters import note_partitions
 from dispatcher.dispatching.stopping import StopWait, check_may_wait, grace_s
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.event import DispatcherEventHandler, Handler, HasType
+from dispatcher.interface import ScheduledEvent
 from dispatcher.journal.format.partitions import partition_path
 from dispatcher.journal.partitioned import PartitionedJournal
+from dispatcher.letter_target import note_partitions
 from dispatcher.mailbox.parking import SIGNAL
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
 from dispatcher.queue.flags import DRAINING, FORKED, RUNNING
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.keys import Keys
-from dispatcher.queue.scheduled import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.routes import Part
 from dispatcher.service import CompositeService, Service, ServiceState
 from dispatcher.util.foreign import is_member, text_of, type_of
+from dispatcher.util.functions import require_methods
 
 
 class DispatcherGroup(CompositeService):
@@ -60,6 +61,7 @@ class DispatcherGroup(CompositeService):
         drains_on_stop: bool = True,
     ) -> None:
         super().__init__(name)
+        require_methods(partitions, "partitions", "AsyncDispatchers", "__iter__")
         partitions = tuple(partitions)
         if not partitions:
             raise InvalidValueError(f"{name}: a DispatcherGroup needs at least one dispatcher; partitions is empty")
@@ -75,7 +77,7 @@ class DispatcherGroup(CompositeService):
         cores = tuple(partition.core for partition in partitions)
         for partition in partitions:
             partition.core.siblings = cores
-            partition.core.group = self
+            partition.core.group = partition.view.group = self
             partition.register_service_listener(self._on_partition)
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
@@ -161,7 +163,7 @@ class DispatcherGroup(CompositeService):
         """Stop the group when a partition fails: events for that partition would be stuck."""
         cause = partition.failure_cause
         if partition.in_state(ServiceState.STOPPED) and cause is not None and self.in_state(ServiceState.STARTED):
-            self.note_failure(cause)
+            self._note_failure(cause)
             self.stop()
 
 
@@ -195,6 +197,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
                 f"not {text_of(journal)}"
             )
         config = dispatcher_config(config, options.pop("queue_capacity", None))
+        self.settings: DispatcherConfig = config
         self.journal = journal  # never changes
         letters = options.pop("dead_letters", None)
         self._letters = Path(letters) if isinstance(letters, str | Path) else None  # never changes
@@ -224,7 +227,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             partition.core.schedule.keys = keys
             if (partition_letters := partition.core.errors.dead_letters) is not None:
                 # Of a run with another number of partitions: another one may have the event's key now.
-                partition_letters.post = lambda event, *how: self.core_of(event).queue.post_with(event, *how)
+                partition_letters.post = lambda event, *how: self._core_of(event).queue.post_with(event, *how)
         self._logs = tuple(partition.core.queue.write_ahead for partition in self.partitions)  # never changes
         if journal is not None:
             for log in self._logs:
@@ -282,19 +285,21 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         """Return the partition that handles the event. Thread-safe."""
         return self.partitions[self._place(event)]
 
-    def post_every(self, seconds: float, event_or_factory: Any, *, key: str = "", **options: Any) -> Scheduled:
+    def post_every(
+        self, seconds: float | None = None, event: Any = None, *, key: str = "", **options: Any
+    ) -> ScheduledEvent:
         """Post as AsyncDispatcher.post_every does. Each event of a factory goes to the partition of its key.
 
         Raises:
             ValueError: a `key` is given with a factory, whose events can go to several partitions.
             JournalError: a `key` is given in write-ahead mode before the start.
         """
-        if key and not is_member(type_of(event_or_factory)):
+        if key and event is not None and not is_member(type_of(event)):
             raise InvalidValueError(
                 f"{self.name}: post_every(key={key!r}) takes an event, because the rhythm of a key is kept in the "
                 "partition of its event. Post from one of `partitions` to use a factory."
             )
-        return super().post_every(seconds, event_or_factory, key=key, **options)
+        return super().post_every(seconds, event, key=key, **options)
 
     def attempt(self) -> int:
         """Return the number of the handler's current attempt, as AsyncDispatcher.attempt does. Call it in a handler."""
@@ -309,7 +314,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         here = (partition for partition in self.partitions if partition.core.is_handling())
         return next(here, self.partitions[0])
 
-    def core_of(self, event: Any) -> Core:
+    def _core_of(self, event: Any) -> Core:
         return self.partition_of(event).core
 
 
@@ -361,7 +366,7 @@ def _posting(
 
 
 def _stable_hash(key: Any) -> int:
-    """As `hash`, also equal for equal keys, and for str, bytes and int the same in every process."""
+    """A hash that is equal for equal keys, and for str, bytes and int the same in every process."""
     hash_of: object = type(key).__hash__  # a subclass that compares in another way has its own
     if hash_of is str.__hash__:
         return crc32(str.encode(key, "utf-8", "surrogatepass"))
@@ -369,7 +374,7 @@ def _stable_hash(key: Any) -> int:
 
 
 class EventDispatcher(AsyncDispatcher):
-    """An AsyncDispatcher that hands every event, whatever its class, to one handler, on a dedicated thread."""
+    """An AsyncDispatcher that passes events of all classes to one handler, on a dedicated thread."""
 
     def __init__(
         self, handler: Handler, name: str = "EventDispatcher", *, config: DispatcherConfig | None = None, **options: Any

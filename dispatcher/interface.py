@@ -5,30 +5,63 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, overload
 
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, F, Handler, HandlerFunction, HasType
+from dispatcher.event import A, Answered, DispatcherEventHandler, E, EventHandler, F, Handler, HandlerFunction, HasType
 
 if TYPE_CHECKING:
+    from dispatcher.queue.rules import RuleOptions
     from dispatcher.routes import HandlerOptions
 
 
 class ScheduledEvent(Protocol):
-    """An event that is posted at a time, or again and again."""
+    """What `post_after`, `post_at`, `post_every` and `scheduled` return. You can use it from any thread."""
+
+    @property
+    def key(self) -> str:
+        """The key that holds it, or ""."""
+
+    @property
+    def event(self) -> Any:
+        """The event to post, or a factory that makes it.
+
+        None if an earlier run has passed a factory, or an event whose class this run hasn't declared.
+        """
+
+    @property
+    def rule(self) -> Mapping[str, Any]:
+        """The arguments of `post_every` for its times, such as `{"cron": "0 7 * * *", "tz": "UTC"}`.
+
+        Empty if the event is posted once, or if an earlier release has written it.
+        """
 
     @property
     def due(self) -> float | None:
-        """When it is due next, in Unix seconds; None: never again."""
+        """When it's due next, in Unix seconds by the clocks as they are now, or None if never again."""
+
+    @property
+    def last_fired(self) -> float | None:
+        """The last time that `post_every` has posted for, in Unix seconds, also in an earlier run, or None."""
 
     def cancel(self) -> bool:
-        """Fire no more; returns False if it has fired for the last time."""
+        """Stop it from firing, or return False if it has fired for the last time.
+
+        In write-ahead mode, the cancellation is in the journal on return, as durable as a post: the event doesn't come
+        back after a crash.
+
+        Raises:
+            JournalError: it won't fire in this run, but the journal can't be written, so it can after the next start.
+            ForkedProcessError: this process is a fork of the one that created the dispatcher.
+        """
 
     def is_done(self) -> bool:
-        """Whether it will not fire again."""
+        """Whether it won't fire again: it has fired, was cancelled, or the dispatcher has ended."""
 
 
 class Dispatcher(Protocol):
-    """An AsyncDispatcher, a MultiDispatcher or, in tests, an InlineDispatcher. AsyncDispatcher describes the methods.
+    """An AsyncDispatcher, a MultiDispatcher, a `scope` of one or, in tests, an InlineDispatcher.
+
+    AsyncDispatcher describes the methods.
 
     Use this type in a component that registers handlers and posts, and doesn't start or stop the dispatcher.
     """
@@ -44,7 +77,8 @@ class Dispatcher(Protocol):
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
         **options: Unpack[HandlerOptions],
-    ) -> None: ...
+    ) -> None:
+        """Give all events whose type is a member of `event_type` to `handler`. See AsyncDispatcher.register."""
 
     def on(
         self,
@@ -52,6 +86,9 @@ class Dispatcher(Protocol):
         **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Decorate a handler, for an Enum class or for some of its members."""
+
+    def scope(self, name: str) -> Dispatcher:
+        """Return the part called `name`, for one of several equal components on a dispatcher."""
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove a handler, and return whether it was registered."""
@@ -65,31 +102,34 @@ class Dispatcher(Protocol):
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
         """Return a future whose result is True once the event is accepted."""
 
-    def ask(self, event: HasType[Enum]) -> Future[Any]:
+    @overload
+    def ask(self, event: Answered[A]) -> Future[A]: ...
+    @overload
+    def ask(self, event: HasType[Enum]) -> Future[Any]: ...
+    def ask(self, event: Any) -> Future[Any]:
         """Return a future for what the event's handler returns or raises."""
 
     def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
-        """Post an event after `seconds`, in place of what is scheduled under `key`."""
+        """Post an event after `seconds`, in place of the post scheduled under `key`."""
 
     def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
-        """Post an event at a time, in Unix seconds, in place of what is scheduled under `key`."""
+        """Post an event at a time, in Unix seconds, in place of the post scheduled under `key`."""
 
     def post_every(
         self,
-        seconds: float,
-        event_or_factory: HasType[Enum] | Callable[[], HasType[Enum]],
+        seconds: float | None = None,
+        event: HasType[Enum] | Callable[[], HasType[Enum]] | None = None,
         *,
-        first: float | None = None,
-        jitter: float = 0.0,
         key: str = "",
+        **options: Unpack[RuleOptions],
     ) -> ScheduledEvent:
-        """Post an event periodically."""
+        """Post an event periodically, or at the times of a cron expression."""
 
     def scheduled(self, prefix: str = "") -> Mapping[str, ScheduledEvent]:
-        """Return what is scheduled under keys that begin with `prefix`, by key, soonest first."""
+        """Return the scheduled posts whose keys begin with `prefix`, by key, soonest first."""
 
     def cancel(self, key: str) -> bool:
-        """Cancel what is scheduled under `key`, and return whether something was."""
+        """Cancel the post scheduled under `key`, and return whether there was one."""
 
     def attempt(self) -> int:
         """In a handler, return the number of its current attempt at the event, starting at 1."""

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from dispatcher.config import AtExit
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.stopping import StopWait
-from dispatcher.dispatching.times import Progress
-from dispatcher.event import DispatcherEventHandler, HasType
-from dispatcher.journal.writer import JournalWriter
+from dispatcher.dispatching.times import BatchProgress
+from dispatcher.event import A, Answered, DispatcherEventHandler, HasType
+from dispatcher.interface import ScheduledEvent
 from dispatcher.queue.asks import Asks
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.later import post_later, post_nowait
+from dispatcher.queue.rules import RuleOptions, rule_of
 from dispatcher.queue.schedule import Schedule
-from dispatcher.queue.scheduled import Scheduled
-from dispatcher.routes import RegistersHandlers
+from dispatcher.scopes import HasScopes
 from dispatcher.service import Service
 from dispatcher.util.foreign import is_member, type_of
+from dispatcher.util.functions import takes_options
+
+if TYPE_CHECKING:
+    from dispatcher.config import AtExit
+    from dispatcher.journal.writer import JournalWriter
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,7 +41,7 @@ class Core:
     asks: Asks
     schedule: Schedule
     retries: Retries
-    progress: Progress
+    progress: BatchProgress
     """How far the handler thread has got."""
     journal: JournalWriter | None
     errors: ErrorPolicy
@@ -62,7 +66,12 @@ class Core:
         return any(each.is_handling() for each in self.siblings or (self,))
 
 
-class PostingService(RegistersHandlers, Service):
+def core_of(dispatcher: PostingService, event: Any) -> Core:
+    """The core of the dispatcher, or of its partition, that handles the event."""
+    return dispatcher._core_of(event)
+
+
+class PostingService(HasScopes, Service):
     """The posting methods of AsyncDispatcher and MultiDispatcher. You can call them from any thread."""
 
     _event_handler: DispatcherEventHandler  # set by the constructor; never changes
@@ -73,23 +82,23 @@ class PostingService(RegistersHandlers, Service):
         return self._event_handler
 
     @abstractmethod
-    def core_of(self, event: Any) -> Core:
-        """Return the core of the dispatcher that handles the event. Private to the package."""
+    def _core_of(self, event: Any) -> Core:
+        """The core of the dispatcher that handles the event."""
 
     def post_nowait(self, event: HasType[Enum]) -> bool:
         """Post as `post` does, but wait neither for room nor for the disk.
 
         In write-ahead mode, True means the event is on its way into the journal. A crash before it gets there loses it,
         and if the disk fails, the event is rejected and counted in `stats().rejected`. If you need to know, use
-        `post_later`. Also raises whatever `coalesce_by` raises.
+        `post_later`. Errors of `coalesce_by` are raised as they are.
 
         Raises:
             QueueFullError: the queue is full and its policy is `block`, or 4096 posts are on their way into the
                 journal. The event was not accepted.
             EventNotDeclaredError, JournalError: the journal can't store the event.
         """
-        queue = self.core_of(event).queue
-        if not queue.write_ahead.is_on:
+        queue = self._core_of(event).queue
+        if not queue.write_ahead.keeps(event):
             return queue.post_if_room(event)
         return post_nowait(queue, event)
 
@@ -107,7 +116,7 @@ class PostingService(RegistersHandlers, Service):
         `cancel()` returns False. Callbacks of the future run on that thread, so keep them short, and don't wait there
         for a post.
 
-        The future's error is whatever `coalesce_by` raised, or one of:
+        The future's error is the one that `coalesce_by` raised, or one of:
             QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
             EventRefusedError: `post` would return False, because of a full queue, a stop, or a disk failure. After a
                 disk failure, the event can still be there at the next start.
@@ -116,9 +125,13 @@ class PostingService(RegistersHandlers, Service):
         Raises:
             ForkedProcessError: this process is a fork of the one that created the dispatcher.
         """
-        return post_later(self.core_of(event).queue, event)
+        return post_later(self._core_of(event).queue, event)
 
-    def ask(self, event: HasType[Enum]) -> Future[Any]:
+    @overload
+    def ask(self, event: Answered[A]) -> Future[A]: ...
+    @overload
+    def ask(self, event: HasType[Enum]) -> Future[Any]: ...
+    def ask(self, event: Any) -> Future[Any]:
         """Post an event, and return a future for what its handler returns or raises. A failed event counts as usual.
 
         If the event isn't handled to the end, the future's error is an EventRefusedError or an EventDiscardedError: for
@@ -139,9 +152,9 @@ class PostingService(RegistersHandlers, Service):
                 itself. `result` and `exception` raise it where the wait would never end.
             QueueFullError, EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
         """
-        return self.core_of(event).asks.ask(event)
+        return self._core_of(event).asks.ask(event)
 
-    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> Scheduled:
+    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
         """Post an event after `seconds` on the monotonic clock. Any thread can call this, and it doesn't wait for room.
 
         The handler thread posts the event when it's due, between two events. A full queue can then reject it, as any
@@ -157,58 +170,72 @@ class PostingService(RegistersHandlers, Service):
             EventRefusedError: the dispatcher is stopping or has stopped, or the journal has failed.
             EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
         """
-        return self.core_of(event).schedule.after(seconds, event, key)
+        return self._core_of(event).schedule.after(seconds, event, key)
 
-    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> Scheduled:
+    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
         """Post as `post_after` does, at a Unix time in seconds. If the wall clock is set, the post follows it."""
-        return self.core_of(event).schedule.at(unix_s, event, key)
+        return self._core_of(event).schedule.at(unix_s, event, key)
 
+    @takes_options(RuleOptions, rule_of)
     def post_every(
         self,
-        seconds: float,
-        event_or_factory: HasType[Enum] | Callable[[], HasType[Enum]],
+        seconds: float | None = None,
+        event: HasType[Enum] | Callable[[], HasType[Enum]] | None = None,
         *,
-        first: float | None = None,
-        jitter: float = 0.0,
         key: str = "",
-    ) -> Scheduled:
-        """Post an event periodically, first after `first` seconds or, by default, after one period.
+        **options: Unpack[RuleOptions],
+    ) -> ScheduledEvent:
+        """Post an event periodically, or at the times of a cron expression.
 
-        If you pass a factory, it makes a new event each time, on the handler thread, between two events. On another
-        clock, such as a ManualClock, it runs on that clock's thread. The times are whole periods apart, no matter how
-        late each one is kept. `jitter` delays each firing by up to that fraction of the period. A firing is skipped and
-        counted while the event of the last one is still queued, or when it's a whole period late.
+        With `seconds`, the first is after `first` seconds or, by default, after one period. The times are whole periods
+        apart, even if a firing is late. `jitter` delays each firing by up to that fraction of the period.
 
-        In write-ahead mode, the rhythm of a `key` survives restarts. Call this with the same key again, and it
-        continues from the next due time, with one post for all missed ones. No time is posted twice. If the wall clock
-        was ahead and is set back, it waits one period at most. The rhythm stays until you cancel it, also over runs
-        that don't call this.
+        `cron` has five fields, such as `0 7 * * 1-5` for 7:00 on weekdays, in the time zone `tz`. Where clocks go
+        forward, a time of day that's left out moves to that moment. Where they go back, the first of two counts. If the
+        minute or the hour begins with `*`, it follows the time that passes instead.
+
+        If you pass a factory as `event`, it makes a new event each time, on the handler thread, between two events. On
+        another clock, such as a ManualClock, it runs on that clock's thread. A firing is skipped and counted while the
+        event of the last one is still queued, unless `misfire` is `all`.
+
+        `misfire` says what happens to times that have passed, after a stop, a crash or a stall: `once` posts one event
+        for all of them, `all` one for each of the last 100, and `skip` none. No time is posted that's more than
+        `misfire_grace_s` late: by default 1 s for `skip`, and no limit otherwise.
+
+        A `key` holds one scheduled post, the newest. With the same seconds, or the same `cron` and `tz`, a newer one
+        goes on with the times of the older one; otherwise it starts over. In write-ahead mode, the journal keeps the
+        event and its rule: later runs go on posting it, until you cancel or replace it. Only a factory has to be passed
+        again, with the same key. No time is posted twice. If the wall clock was ahead and is set back, it waits for the
+        next time from then on, one period at most.
 
         Raises:
-            ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` isn't between 0 and 1, or another
-                `post_every` of this run has the `key`. Otherwise as `post_after`.
-            TypeError: `event_or_factory` is neither an event nor a callable.
+            ValueError: an argument is out of its range, or isn't a cron expression or a time zone, or two exclude each
+                other.
+            TypeError: `event` is neither an event nor a callable, or there is neither `seconds` nor `cron`.
+            DispatcherError: `cron` needs the extra of this name, which isn't installed.
+            EventRefusedError, EventNotDeclaredError, JournalError, ForkedProcessError: as `post_after`.
         """
-        is_event = is_member(type_of(event_or_factory))
-        core = self.core_of(event_or_factory)  # of a factory, some partition
-        place = None if is_event else (lambda event: self.core_of(event).schedule)
-        return core.schedule.every(seconds, event_or_factory, first_s=first, jitter=jitter, key=key, place=place)
+        rule = rule_of(seconds=seconds, **options)
+        is_event = is_member(type_of(event))
+        core = self._core_of(event)  # of a factory, some partition
+        place = None if is_event else (lambda event: self._core_of(event).schedule)
+        return core.schedule.every(rule, event, first_s=options.get("first"), key=key, place=place)
 
-    def scheduled(self, prefix: str = "") -> dict[str, Scheduled]:
+    def scheduled(self, prefix: str = "") -> Mapping[str, ScheduledEvent]:
         """Return what is scheduled under keys that begin with `prefix`, by key, soonest first. Thread-safe.
 
-        In write-ahead mode that includes the rhythms of earlier runs for which this run hasn't called `post_every`.
+        In write-ahead mode that includes what earlier runs have scheduled.
 
         Raises:
             JournalError: a MultiDispatcher in write-ahead mode hasn't been started.
         """
-        return self.core_of(None).schedule.scheduled(prefix)
+        return self._core_of(None).schedule.scheduled(prefix)
 
     def cancel(self, key: str) -> bool:
-        """Cancel what is scheduled under `key`, and return whether something was. Thread-safe.
+        """Cancel the post scheduled under `key`, and return whether there was one. Thread-safe.
 
-        In write-ahead mode, that's in the journal on return, as durable as a post. It also forgets the rhythm of an
-        earlier run.
+        In write-ahead mode, the cancellation is in the journal on return, as durable as a post. It also ends a
+        `post_every` of an earlier run.
 
         Raises:
             TypeError: `key` isn't a str.
@@ -216,4 +243,4 @@ class PostingService(RegistersHandlers, Service):
                 write-ahead mode hasn't been started.
             ForkedProcessError: as `post`.
         """
-        return self.core_of(None).schedule.cancel_key(key)
+        return self._core_of(None).schedule.cancel_key(key)

@@ -18,7 +18,7 @@ _BOUNDS: Final = (("delay_s", 0.0, LONGEST_S), ("factor", 1.0, sys.float_info.ma
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Hand the event out again, up to `attempts` times in all, if the error is one of `on`.
+    """Handle the event again, up to `attempts` times in all, if the error is one of `on`.
 
     After the n-th failure, the delay is `delay_s * factor ** (n - 1)` seconds, up to `max_delay_s`. A random jitter
     changes it by up to `jitter` of itself, for example 0.1 for a tenth. Until then the event is retrying, neither
@@ -52,6 +52,8 @@ class Retry:
                 raise InvalidTypeError(f"{name} must be a number, not {value!r}")
             if not least <= value <= most:
                 raise InvalidValueError(f"{name} must be a number, {least:g} or more, up to {most:g}, not {value!r}")
+        if not isinstance(self.jitter, int | float):
+            raise InvalidTypeError(f"jitter must be a number, not {self.jitter!r}")
         if not 0 <= self.jitter <= 1:
             raise InvalidValueError(f"jitter is a part of the delay, from 0 to 1, not {self.jitter!r}")
         if self.then not in _THEN:

@@ -35,9 +35,9 @@ SEVERITY: dict[Any, int] = {"continue": 0, "stop": 1, "exit": 2}
 Bind = Callable[[Handler, bool, OnError], Callable[[Any], Any]]
 """`bind(handler, keeps_context, on_error)` makes the callable that hands an event to a handler, in the context of its
 post if the class keeps that."""
-SetUpClass = Callable[[type, KeyOf | None, bool], None]
-"""`set_up_class(event_class, key_of, keeps_context)` tells the queue by which key the events of a class supersede each
-other (None: they do not), and whether their posts keep the context."""
+SetUpClass = Callable[[type, KeyOf | None, bool, bool], None]
+"""`set_up_class(event_class, key_of, keeps_context, is_durable)` tells the queue by which key the events of a class
+supersede each other (None: they do not), whether their posts keep the context, and whether they are written ahead."""
 
 
 NO_TYPE: Final = object()
@@ -47,7 +47,7 @@ NO_TYPE: Final = object()
 class Turn(NamedTuple):
     """What a batch calls with the next event of a type, and the type, whose later events in it may take the same turn.
 
-    Turns are told apart by identity.
+    Turns are compared by identity.
     """
 
     handle: Callable[[Any], Any]
@@ -61,6 +61,7 @@ class HandlerOptions(TypedDict, total=False):
     coalesce_by: KeyOf | None
     context: bool
     events: type | Iterable[type]
+    durable: bool
 
 
 class Part(NamedTuple):
@@ -73,6 +74,7 @@ class Part(NamedTuple):
     coalesce_by: KeyOf | None = None
     context: bool = False
     events: tuple[type, ...] = ()
+    durable: bool = True
 
 
 class RegistersHandlers:
@@ -108,7 +110,9 @@ class RegistersHandlers:
         empty for earlier and redelivered events.
 
         `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
-        stores as JSON. In that mode, posting an event of another class raises EventNotDeclaredError.
+        stores as JSON. In that mode a registration needs it, and posting an event of another class raises
+        EventNotDeclaredError. With `durable=False`, the journal doesn't store the posts of the Enum class: they cost no
+        write, and don't come back after a crash.
 
         You can call this from any thread, preferably before `start`. A later call takes effect with the next event
         handled or, for coalescing, the next one posted. If the running handler yields to mail, that's the next batch.
@@ -118,8 +122,9 @@ class RegistersHandlers:
                 models and dataclasses. Also if `handler` or `coalesce_by` isn't callable, if calling it runs nothing
                 because it's a generator function or, for `handler`, a class, or if `handler` is an `async def` and
                 there's no loop.
-            ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, or `events`
-                declares two classes of the same name.
+            ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, some of them have
+                `durable=False` and others don't, or `events` declares two classes of the same name. Also if a journal
+                in write-ahead mode would store the class, and no `events` are declared for it.
         """
         self._register(event_type, _part(handler, (), options))
 
@@ -233,13 +238,15 @@ class Assigned(NamedTuple):
 class Registration:
     """The handlers of one event class, in order. Immutable."""
 
-    __slots__ = ("_of_class", "_of_member", "async_members", "coalesce_by", "keeps_context", "parts")
+    __slots__ = ("_of_class", "_of_member", "async_members", "coalesce_by", "is_durable", "keeps_context", "parts")
 
     def __init__(self, parts: tuple[Part, ...], bind: Bind, async_members: AsyncMembers) -> None:
         """`async_members`: the same one for all registrations of the class while it has any."""
-        self.parts = parts
-        self.async_members = async_members
-        self.keeps_context = keeps_context = any(part.context for part in parts)
+        self.parts: tuple[Part, ...] = parts
+        self.async_members: AsyncMembers = async_members
+        keeps_context = any(part.context for part in parts)
+        self.keeps_context: bool = keeps_context
+        self.is_durable: bool = parts[0].durable  # `require_compatible`: all say the same
         self._of_class: Assigned | None = None  # the members without a function of their own
         whole = [part for part in parts if not part.members]
         if whole:
@@ -256,7 +263,7 @@ class Registration:
                 assigned = Assigned(bind(handler, keeps_context, part.on_error), part.on_error, (handler,))
                 self._of_member.update({id(member): assigned for member in part.members})
         keys_of: list[KeyOf | None] = [part.coalesce_by for part in whole if part.coalesce_by is not None]
-        self.coalesce_by = keys_of[-1] if keys_of else None
+        self.coalesce_by: KeyOf | None = keys_of[-1] if keys_of else None
         if self._of_member and any(part.coalesce_by is not None for part in parts):
             of_members = [(part.members, part.coalesce_by) for part in parts if part.members]
             self.coalesce_by = KeyOfMember(self.coalesce_by, of_members)
@@ -335,6 +342,12 @@ def require_compatible(event_class: type[Enum], parts: Sequence[Part]) -> None:
             f"{event_class.__name__}: a handler whose on_error is a Retry or a function is the only one of its Enum "
             "class, because another attempt would run the others again. Call them from it."
         )
+    if len({part.durable for part in parts}) > 1:
+        raise InvalidValueError(
+            f"{event_class.__name__}: some handlers are registered with durable=False and others are not, but the "
+            "events of an Enum class are all stored or none is. Register all the same way, or give the events that "
+            "need not survive an Enum class of their own."
+        )
     taken: set[int] = set()
     for member in chain.from_iterable(part.members for part in parts):
         if id(member) in taken:
@@ -379,8 +392,8 @@ class RoutingTable:
         self.by_type: dict[int, Route] = {}
         self._of_class: dict[type, list[Route]] = {}  # guarded by _lock: the same routes by Enum class
         self.untimed: deque[Route] = deque()  # those whose next event is not timed by itself; handler thread
-        self.has_changed = False  # any thread sets it, after a change; the handler thread resets it
-        self.others = Route(None)  # events whose type is not an Enum member; never changes
+        self.has_changed: bool = False  # any thread sets it, after a change; the handler thread resets it
+        self.others: Route = Route(None)  # events whose type is not an Enum member; never changes
         self.others.event_class = "(none)"
         self._connect(self.others)
         self.others.handle = self._refuse
@@ -500,7 +513,8 @@ class RoutingTable:
         registration = self._registrations.get(event_type)
         key_of = registration.coalesce_by if registration is not None else None
         keeps_context = registration is not None and registration.keeps_context
-        self._set_up_class(event_type, key_of, keeps_context)
+        is_durable = registration is None or registration.is_durable
+        self._set_up_class(event_type, key_of, keeps_context, is_durable)
         self.has_changed = True
 
     def _connect(self, route: Route) -> None:

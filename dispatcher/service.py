@@ -33,7 +33,7 @@ from dispatcher.util.functions import require_plain
 from dispatcher.util.registry import Registry
 from dispatcher.util.threads import NO_THREAD, in_own_thread, is_owned
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Service:
     def __init__(self, name: str | None = None) -> None:
         if name is not None and not isinstance(name, str):
             raise InvalidTypeError(f"{type(self).__name__}: name must be a str, not {text_of(name)}")
-        self.name = name or type(self).__name__
+        self.name: str = name or type(self).__name__
         self.config: Any = None
         """The argument of `init`, set before the hook runs."""
         self._life_changed = self._make_life()  # of _life; any thread; both are replaced in a forked child
@@ -162,6 +162,20 @@ class Service:
         """Whether this service, or the composite it was added to, has begun to stop. Takes no lock."""
         parent = self.parent
         return self._state is ServiceState.STOPPED or (parent is not None and parent.is_ending())
+
+    def unready_reason(self) -> str | None:
+        """Return why the service can't do its work although it's STARTED: one of the health page's reasons, else None.
+
+        For subclasses. Any thread can call it, and it doesn't block.
+        """
+        return None
+
+    def warning(self) -> tuple[str, str] | None:
+        """Return the name and detail of a sign that the service is getting into trouble, or None if there is none.
+
+        For subclasses. Any thread can call it, and it doesn't block.
+        """
+        return None
 
     def init(self, config: Any = None) -> None:
         """Prepare the service. Idempotent.
@@ -273,13 +287,12 @@ class Service:
 
         return self._change(unregister)
 
-    def stop_on_failure(self, error: BaseException) -> None:
-        """Stop because of an error, from any thread. It becomes the `failure_cause` unless there is one."""
-        self.note_failure(error)
+    def _stop_on_failure(self, error: BaseException) -> None:
+        """Note the error as the failure's cause, and stop. A hook for subclasses."""
+        self._note_failure(error)
         self.stop()
 
-    def note_failure(self, error: BaseException) -> None:
-        """Record why the service fails. The first error, and the state at that moment, stay."""
+    def _note_failure(self, error: BaseException) -> None:
 
         def note() -> None:
             if self._failure is None:
@@ -319,12 +332,12 @@ class Service:
             self.wait_for_service_to_stop()  # another thread may carry out the stop
 
     async def __aenter__(self) -> Self:
-        """As `with`. Starts on this thread, as `start` does."""
+        """Start on this thread, as `start` does."""
         self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """As `with`, while the loop goes on. The stop has a thread of its own, and outlives a cancelled task."""
+        """Stop while the loop goes on. The stop has a thread of its own, and outlives a cancelled task."""
         await in_own_thread(self.__exit__, f"{self.name}-aio-stop")
 
     def _has_coroutines_here(self) -> bool:
@@ -394,7 +407,7 @@ class Service:
 
     def _give_up(self, run: _HookCall, entered: ServiceState, error: BaseException) -> None:
         """Stop after a hook that has raised `error`."""
-        self.note_failure(error)
+        self._note_failure(error)
 
         def stop_here() -> None:
             self._state = ServiceState.STOPPED
@@ -419,7 +432,7 @@ class Service:
         self._change(leave)
 
     def _stop_once(self) -> bool:
-        """As `stop`, but False at once if another thread carries out the stop, or it has ended. Any thread."""
+        """Stop, or return False at once if another thread carries out the stop, or it has ended. Any thread."""
         caller = self._keeps_stop_waiting()
         run = _HookCall(stops=True)
         try:
@@ -451,7 +464,7 @@ class Service:
             is_over = True
         except BaseException as error:
             is_over = isinstance(error, Exception)  # after an interrupt, the next stop runs the hook again
-            self.note_failure(error)
+            self._note_failure(error)
             raise
         finally:
             self._leave(run, terminates=is_over)
@@ -474,7 +487,7 @@ class Service:
             tell(log, logging.ERROR, "%s: its stop failed: %s", self.name, text_of(error))
 
     def _continue_stops_above(self) -> None:
-        """As `_continue_stop`, of the composites that this service is in."""
+        """Carry out the stops that have begun of the composites that this service is in."""
         for service in self._ancestors():
             service._continue_stop()
 
@@ -534,6 +547,16 @@ class Service:
                 tell(log, logging.ERROR, "%s: a service listener failed", self.name, error=error)
 
 
+def note_failure(service: Service, error: BaseException) -> None:
+    """Record why the service fails. The first error, and the state at that moment, stay. Any thread."""
+    service._note_failure(error)
+
+
+def stop_on_failure(service: Service, error: BaseException) -> None:
+    """Stop because of an error, from any thread. It becomes the `failure_cause` unless there is one."""
+    service._stop_on_failure(error)
+
+
 _all_services: Registry[Service] = Registry()
 
 
@@ -562,7 +585,7 @@ class CompositeService(Service):
     """A service made of services, which it inits and starts in the order you added them, and stops in reverse.
 
     If one fails to start, those already started are stopped, and you get the error. A child that was never started is
-    not stopped, unless it's a dispatcher, which ends what was posted to it.
+    not stopped, unless it's a dispatcher, which then discards the events posted to it.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -618,7 +641,7 @@ class CompositeService(Service):
                 service.start()
 
     def _keeps_stop_waiting(self) -> Caller | None:
-        """As in Service: also why a child's stop would wait for the calling thread."""
+        """Why a stop, of this service or of a child, would wait for the calling thread."""
         callers = (super()._keeps_stop_waiting(), *(service._keeps_stop_waiting() for service in self.services))
         return next((caller for caller in callers if caller is not None), None)
 

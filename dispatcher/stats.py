@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
+from dispatcher.dispatching.early_signs import SIGNS
 from dispatcher.dispatching.monitor import MAIL_TYPE, Run
-from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.schedule import Schedule
 from dispatcher.util.histogram import Histogram
+
+if TYPE_CHECKING:
+    from dispatcher.journal.writer import JournalWriter
 
 _ByType = dict[tuple[str, str], int]
 _TimesByType = dict[tuple[str, str], tuple[int, float]]
@@ -72,6 +75,11 @@ class DispatcherStats:
     is_failed: Annotated[
         bool, _gauge("dispatcher_failed", "1 if the dispatcher has failed; its failure_cause has the reason.")
     ]
+    degraded: Annotated[
+        dict[str, int],
+        _gauge("dispatcher_degraded", "1 while the dispatcher shows this sign of trouble.", ("reason",)),
+    ]
+    """1 or 0 by reason: queue_grows, events_fail, letters_lost. As of the last check, up to a second ago."""
     in_hand: int
     """Events taken from the queue and not finished: 0 or 1, plus those whose coroutines haven't ended."""
     discarded: Annotated[int, _counter("dispatcher_events_discarded", "Events accepted that will never be handled.")]
@@ -113,7 +121,7 @@ class DispatcherStats:
         int,
         _counter(
             "dispatcher_scheduled_skipped",
-            "Firings of post_every skipped: its last event was still queued, or a whole period had passed.",
+            "Firings of post_every skipped: its last event was still queued, or the time was missed.",
         ),
     ]
     queue_time: Annotated[
@@ -128,7 +136,7 @@ class DispatcherStats:
         _TimesByType,
         _summary(
             "dispatcher_event_type_handling_seconds",
-            "Time of events in their handlers, for those that were timed by themselves.",
+            "Time of events in their handlers, of those that were timed individually.",
             _TYPE_LABELS,
         ),
     ]
@@ -240,6 +248,7 @@ def take_stats(
         slow_by_type=dict(slow),
         idle_s=dispatching.idle.total_ns() / 1e9,
         is_failed=is_failed,
+        degraded={**dict.fromkeys(SIGNS, 0), **{sign.name: 1 for sign in dispatching.signs.present}},
         in_hand=in_hand,
         discarded=discarded,
         discarded_by_reason=dropped,

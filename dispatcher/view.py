@@ -1,4 +1,4 @@
-"""A read-only view of a dispatcher, for health, metrics and the ops API.
+"""A view of a dispatcher, for health, metrics and the ops API.
 
 Every method is for any thread. None takes a lock that a handler may hold, or waits until a handler returns, so a view
 answers while a handler hangs. Numbers read one after another may be from slightly different moments.
@@ -10,34 +10,51 @@ import os
 import threading
 import traceback
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Final, Literal
 
-from dispatcher.dispatching.error_policy import FailureRecord
+from dispatcher.dispatching.early_signs import Sign
 from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
-from dispatcher.queue.contents import QueueCounts, sums
+from dispatcher.dispatching.recent_failures import FailureGroup, FailureKey, FailureRecord
+from dispatcher.dispatching.retries import RetryingEvent
+from dispatcher.queue.contents import SAMPLE, QueueCounts, sums
 from dispatcher.queue.flags import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
-from dispatcher.util.foreign import class_name, entity_of, text_of, type_name, type_of
+from dispatcher.util.foreign import class_name, entity_of, text_of, type_name
 from dispatcher.util.frames import stack_of
 from dispatcher.util.registry import Numbers, Registry
 
 if TYPE_CHECKING:
-    from dispatcher.config import DispatcherConfig
-    from dispatcher.dead_letters import DeadLetters
+    from dispatcher.config import DispatcherConfig, JournalConfig
     from dispatcher.dispatching.batches import BatchDispatching
+    from dispatcher.dispatching.coroutines import Coroutines
+    from dispatcher.dispatching.lane_counts import LaneNow
+    from dispatcher.dispatching.timing import Timing
+    from dispatcher.errors import JournalError
+    from dispatcher.interface import ScheduledEvent
     from dispatcher.journal.format.outstanding import Loss
+    from dispatcher.letter_target import LetterTarget
     from dispatcher.mailbox.processor import MailboxProcessor
-    from dispatcher.queue.schedule import Schedule
 
 _LOOK_S: Final = 0.005
 """A handler thread that has not moved for so long is in a handler."""
 
-__all__ = ["DispatcherView", "FailureRecord", "QueueCounts", "RunningNow", "TypeNumbers", "dispatchers"]
+__all__ = [
+    "DispatcherView",
+    "FailureGroup",
+    "FailureKey",
+    "FailureRecord",
+    "QueueCounts",
+    "RetryingEvent",
+    "RunningNow",
+    "TypeNumbers",
+    "dispatchers",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +86,15 @@ class TypeNumbers:
     slow: int
     """Runs longer than `handler_warn_after_s`."""
     timed: int
-    """Events timed by themselves in their handlers; `handling_s` is the sum of their times."""
+    """Events timed individually in their handlers; `handling_s` is the sum of their times."""
     handling_s: float
     queue_timed: int
     """Events timed in the queue; `queue_s` is the sum of their times."""
     queue_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledPost:
-    """An event that waits for the time of its post."""
-
-    due: float
-    """Unix seconds."""
-    every_s: float | None
-    """The period; None: it is posted once."""
-    key: str
-    """Of `post_every`; empty: none."""
-    event_class: str
-    event_type: str
-    """Of an event that a factory will make: the factory, and no class."""
-    entity: str | None
-
-
 class DispatcherView:
-    """A read-only view of one dispatcher. You can use it from any thread."""
+    """A view of one dispatcher. Only `cancel` and `stop` change it. You can use it from any thread."""
 
     def __init__(
         self,
@@ -102,27 +103,32 @@ class DispatcherView:
         thread: threading.Thread,
         dispatching: BatchDispatching,
         processor: MailboxProcessor,
-        schedule: Schedule,
+        timing: Timing,
+        coroutines: Coroutines,
     ) -> None:
         self._dispatcher = dispatcher  # never changes, like all fields that do not say otherwise
         self._thread = thread
         self._dispatching = dispatching
         self._processor = processor
-        self._schedule = schedule
+        self._schedule = timing.schedule
+        self._coroutines = coroutines
         self._queue = dispatching.queue
         self._drain = dispatching.drain
         self._journal = journal = dispatching.journal
         self.queue_policy: str = config.queue_full_policy
         """How a post to a full queue behaves: block, reject or drop_oldest."""
-        self.queue_capacity = dispatching.queue.room.capacity
+        self.queue_capacity: int | None = dispatching.queue.room.capacity
         """Maximum events in the queue, or None."""
-        self.handler_warn_after_s = config.handler_warn_after_s
+        self.handler_warn_after_s: float | None = config.handler_warn_after_s
         """A run longer than this many seconds is slow. None disables it."""
-        self.liveness_stuck_after_s = config.liveness_stuck_after_s
+        self.liveness_stuck_after_s: float | None = config.liveness_stuck_after_s
         """A run longer than this many seconds calls for a restart of the process. None disables it."""
         self.journal_path: Path | None = journal.path if journal is not None else None
-        self.kind = class_name(dispatcher)
+        self.journal_config: JournalConfig | None = journal.config if journal is not None else None
+        self.kind: str = class_name(dispatcher)
         """The name of the dispatcher's class."""
+        self.group: Service | None = None
+        """The dispatcher of which this one is a partition, or None. Set before the start."""
         self._namesakes = _Namesakes.of(dispatcher.name)
         # When the dispatcher ended, in the order of `_steps`; 0: it has not.
         self._ended = 0  # the thread that ends it writes, any reads
@@ -146,7 +152,8 @@ class DispatcherView:
     def stats(self) -> DispatcherStats:
         """Return a snapshot of all counts and times.
 
-        The handler thread takes it, between two events. While that waits, or is in a handler, the caller does.
+        The handler thread takes the snapshot between two events. While that thread waits, or is in a handler, the
+        caller takes it.
         """
         run = current_run(self._dispatching.progress, self._processor)
         is_failed = self.failure_cause is not None
@@ -187,25 +194,24 @@ class DispatcherView:
         progress = dispatching.progress
         return progress.begun, progress.done, progress.since_ns, processor.mails_run, dispatching.ended()
 
-    def scheduled(self, limit: int = 10) -> list[ScheduledPost]:
-        """List the upcoming posts of `post_after`, `post_at` and `post_every`, soonest first."""
-        found = []
-        for one in self._schedule.first(limit):
-            due = one.due
-            if due is not None:  # not fired meanwhile
-                event = one.event
-                event_type = type_of(event) if event is not None else None
-                found.append(
-                    ScheduledPost(
-                        due=due,
-                        every_s=one.period_ns / 1e9 or None,
-                        key=one.key,
-                        event_class=class_name(event_type) if event is not None else "",
-                        event_type=type_name(event_type) if event is not None else text_of(one.make),
-                        entity=entity_of(event) if event is not None else None,
-                    )
-                )
-        return found
+    def scheduled(self, limit: int = 10, prefix: str = "") -> Sequence[ScheduledEvent]:
+        """List the upcoming posts of `post_after`, `post_at` and `post_every`, soonest first.
+
+        `prefix`: only those whose keys begin with it.
+        """
+        return self._schedule.first(limit, prefix)
+
+    def cancel(self, key: str) -> bool:
+        """Cancel what is scheduled under `key`, as the dispatcher's `cancel` does. Waits for the disk.
+
+        Raises:
+            JournalError: it won't fire in this run, but can after the next start.
+        """
+        return self._schedule.cancel_key(key)
+
+    def retrying(self, limit: int = 10) -> list[RetryingEvent]:
+        """List the events that have failed and wait for their next attempt, soonest first."""
+        return self._dispatching.errors.retries.waiting(limit)
 
     def running(self) -> RunningNow | None:
         """Return the handler thread's current event or mail, or None while it waits or is between two."""
@@ -257,18 +263,44 @@ class DispatcherView:
             for queueing in [stats.queue_time_by_type.get(key, (0, 0.0))]
         ]
 
-    def failures(self) -> list[FailureRecord]:
-        """Return the last 100 failures, newest first. Reads the source files of their frames, unless they're cached."""
-        return self._dispatching.errors.failures.newest_first()
+    def failures(self, after: int = 0) -> list[FailureRecord]:
+        """Return the last 100 failures, newest first: those whose number is greater than `after`.
 
-    def queue_contents(self) -> QueueCounts[Enum]:
-        """Count the queued events by type, except unhashable types. More than 50,000 are sampled."""
-        counted, approximate = self._queue.contents.by_type()
+        Reads the source files of their frames, unless they're cached.
+        """
+        return self._dispatching.errors.failures.newest_first(after)
+
+    def last_failure(self) -> int:
+        """Return the number of the last failure, or 0. It reads no files."""
+        return self._dispatching.errors.failures.last_number()
+
+    def failure_groups(self) -> list[FailureGroup]:
+        """Return the failures grouped by event type and error class, of up to 100 groups, the last to fail first.
+
+        Attempts followed by another count too. Reads the source files of their frames, unless they're cached.
+        """
+        return self._dispatching.errors.failures.groups()
+
+    def failure_counts(self) -> dict[FailureKey, int]:
+        """Return the number of failures of each of these groups, attempts included."""
+        return self._dispatching.errors.failures.counts()
+
+    def lanes(self, limit: int = 3) -> list[LaneNow]:
+        """Return what each `async def` handler has in hand, with its `limit` keys with the most waiting events."""
+        return self._coroutines.lanes(limit)
+
+    def newest_queued(self, last: int, most: int) -> QueueCounts[Enum]:
+        """Count the `last` queued events by type. If that's more than `most`, count as many random ones of them."""
+        return QueueCounts(sums(self._queue.contents.newest(last, most)), last > most)
+
+    def queue_contents(self, sample: int = SAMPLE) -> QueueCounts[Enum]:
+        """Count the queued events by type, except unhashable types. More than `sample` are sampled."""
+        counted, approximate = self._queue.contents.by_type(sample)
         return QueueCounts(sums(counted), approximate)
 
-    def queue_entities(self, limit: int = 20) -> QueueCounts[str]:
+    def queue_entities(self, limit: int = 20, sample: int = SAMPLE) -> QueueCounts[str]:
         """Count as `queue_contents` does, by `entity`: the `limit` entities with the most events, largest first."""
-        return self._queue.contents.by_entity(limit)
+        return self._queue.contents.by_entity(limit, sample)
 
     def oldest_wait_s(self) -> float | None:
         """Return how long the oldest queued event has waited, in seconds, or None if the queue is empty.
@@ -277,8 +309,13 @@ class DispatcherView:
         """
         return self._dispatching.backlog.oldest_wait_s()
 
+    def last_rejected(self) -> dict[str, tuple[str, str]]:
+        """Return the class and name of the type of the last event rejected for each reason, as far as known."""
+        found = self._queue.last_rejected.copy()
+        return {reason: (class_name(event_type), type_name(event_type)) for reason, event_type in found.items()}
+
     @property
-    def dead_letters(self) -> DeadLetters | None:
+    def dead_letters(self) -> LetterTarget | None:
         """None if the dispatcher keeps no dead letters."""
         return self._dispatching.errors.dead_letters
 
@@ -302,9 +339,21 @@ class DispatcherView:
         """Return for how many seconds a bounded queue has been full, up to a second too low, or None if it isn't."""
         return self._dispatching.backlog.full_since_s()
 
+    def signs(self) -> tuple[Sign, ...]:
+        """Return the signs that it is getting into trouble. They are up to a second old."""
+        return self._dispatching.signs.present
+
     def journal_is_failed(self) -> bool:
         """Whether a write to the journal failed, which ended the journal."""
         return self._journal is not None and self._journal.is_failed
+
+    def journal_failure(self) -> JournalError | None:
+        """Return the error that ended the journal, if one did."""
+        return self._journal.failure if self._journal is not None else None
+
+    def stop(self) -> None:
+        """Stop the dispatcher, or the whole of which it is a partition, as their `stop` does."""
+        (self.group or self._dispatcher).stop()
 
     def note_start(self) -> None:
         """Note the start. Called by the starting thread."""

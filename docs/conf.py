@@ -15,12 +15,14 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx_copybutton",
     "docstrings",
     "site_directives",
 ]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
@@ -33,6 +35,11 @@ suppress_warnings = [
 ]
 highlight_language = "none"
 pygments_style = "friendly"
+
+# A copy button copies what a reader types: no prompt, no output below it, and no lines of a diff with their signs.
+copybutton_selector = "div:not(.highlight-diff) > div.highlight > pre"
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 
 # Docstrings: `name` is a link where the name has an entry.
 default_role = "py:obj"

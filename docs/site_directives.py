@@ -13,7 +13,7 @@ import importlib
 import inspect
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
-from dispatcher import AsyncDispatcher
+from dispatcher import AsyncDispatcher, Service
 
 OUR_PACKAGES = ("dispatcher", "statemachines", "pipeline")
 _API_PAGE = re.compile(rf"api/({'|'.join(OUR_PACKAGES)})(\.\w+)*")
@@ -106,10 +106,20 @@ class Package(SphinxDirective):
 
 
 def _home(each: str, value: object, name: str, packages: list[str]) -> str:
-    """The package whose page describes what `name` exports: the uppermost of those that hold its module."""
+    """The package whose page describes what `name` exports: the uppermost of those that hold its module.
+
+    If none of those exports it, the one of the others that has the shortest name.
+    """
     module = f"{getattr(value, '__module__', '')}."
-    exporting = [other for other in packages if module.startswith(f"{other}.") and each in _exports(_imported(other))]
-    return min(exporting, key=len, default=name)
+    exporting = [other for other in packages if getattr(_exporting(other, each), each, None) is value]
+    holding = [other for other in exporting if module.startswith(f"{other}.")]
+    return min(holding or exporting, key=len, default=name)
+
+
+def _exporting(package: str, each: str) -> ModuleType | None:
+    """The package, if it exports that name."""
+    module = _imported(package)
+    return module if each in _exports(module) else None
 
 
 def _entry(each: str, home: str, name: str) -> str:
@@ -127,13 +137,19 @@ def _options(value: object, packages: list[str]) -> list[str]:
         return []
     exported = {id(getattr(module, each)) for module in map(_imported, packages) for each in _exports(module)}
     bases = [base for base in value.__mro__[1:] if not getattr(base, "_is_protocol", False)]
-    described = [base.__name__ for base in bases if id(base) in exported or not _is_ours(base)]
+    described = [base.__name__ for base in bases if _is_described(base, value, exported)]
     options = ["   :members:", "   :exclude-members: model_config, model_post_init"]
     if value.__bases__ != (object,):
         options.append("   :show-inheritance:")
     if len(described) < len(bases):  # the members of a base without a page are described with the class
         options.append(f"   :inherited-members: {', '.join(described)}")
     return [*options, "   :undoc-members:"] if shows_every_field(value) else options
+
+
+def _is_described(base: type, value: type, exported: Container[int]) -> bool:
+    """Whether the members of a base are described elsewhere. A dispatcher's life cycle is shown with it."""
+    is_life_cycle = base is Service and "post" in vars(value)
+    return not is_life_cycle and (id(base) in exported or not _is_ours(base))
 
 
 @cache

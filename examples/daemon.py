@@ -26,11 +26,11 @@ from dispatcher import (
     MetricsServer,
     Service,
     ServiceState,
+    register_check,
     register_metrics,
     run_until_signal,
 )
 from dispatcher.ops import OpsDoor
-from dispatcher.supervision.health import register_check
 
 Order = Enum("Order", ["PLACED"])
 Letter = Enum("Letter", ["CONFIRMED"])

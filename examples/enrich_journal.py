@@ -23,13 +23,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError, StopSignals
 from dispatcher.journal import EVENTS, check_journal
-from dispatcher.supervision.signals import StopSignals
 from pipeline.lookup import PartialCache, SqliteTable
-from pipeline.spark import call_metrics, format_call_metrics, lookup_join, read_journal, spark_session
-from pipeline.spark.failures import task_failure
-from pipeline.spark.source.journal import journal_failure, stream_journal
+from pipeline.spark import (
+    call_metrics,
+    format_call_metrics,
+    journal_failure,
+    lookup_join,
+    read_journal,
+    spark_session,
+    stream_journal,
+    task_failure,
+)
 from pipeline.streaming import CallMetrics
 
 METRICS = "node facts"

@@ -29,9 +29,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
 
-from dispatcher.errors import DispatcherError
-from pipeline.spark import call_metrics, format_call_metrics, spark_session, unordered_wait
-from pipeline.spark.failures import task_failure
+from dispatcher import DispatcherError
+from pipeline.spark import call_metrics, format_call_metrics, spark_session, task_failure, unordered_wait
 from pipeline.streaming import AsyncFunction, RateLimit, RetryAfter, RetryStrategy
 
 try:
@@ -87,7 +86,7 @@ def with_users(orders: DataFrame, url: str, calls_per_s: float, metrics: Observa
         FindUser(url),
         RESULT,
         timeout=TIMEOUT_S,  # for a row, from its first call, including all attempts and pauses
-        concurrency=50,  # calls under way in each task
+        concurrency=50,  # calls in flight in each task
         retry=RetryStrategy.exponential_backoff(
             5, initial_delay_ms=50, max_delay_ms=2000, multiplier=2.0, jitter=0.3, retry_on_exception=is_passing
         ),

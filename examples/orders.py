@@ -97,6 +97,6 @@ register_metrics(shop, sources=[recorder])
 orders.restore()
 daemon, metrics = CompositeService("orders"), MetricsServer()
 daemon.add_service(metrics)
-daemon.add_service(shop)  # its start hands out the events that were accepted and not handled, before any new one
+daemon.add_service(shop)  # its start redelivers the events accepted and not handled, before any new one
 daemon.register_service_listener(on_change)
 sys.exit(run_until_signal(daemon))

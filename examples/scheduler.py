@@ -85,9 +85,11 @@ async def main(folder: Path) -> None:
         loop.add_signal_handler(number, lambda: threading.Thread(target=scheduler.stop).start())
     async with scheduler:
         jobs = folder / "jobs"
-        for line in jobs.read_text(encoding="utf-8").splitlines() if jobs.exists() else ():
-            seconds, job = Job.read(line)
-            scheduler.post_every(seconds, job, key=line)
+        lines = jobs.read_text(encoding="utf-8").splitlines() if jobs.exists() else []
+        for gone in scheduler.scheduled().keys() - lines:
+            scheduler.cancel(gone)
+        for line in lines:
+            scheduler.post_every(*Job.read(line), key=line)
         threading.Thread(target=read_jobs, daemon=True).start()
         await asyncio.to_thread(scheduler.wait_for_service_to_stop)  # a disk that is full stops it, too
     if scheduler.failure_cause is not None:

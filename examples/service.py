@@ -23,12 +23,13 @@ from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
     DispatcherError,
+    HealthAnswer,
     JournalConfig,
     JournalWriter,
     aio,
+    health,
     register_metrics,
 )
-from dispatcher.supervision.health import HealthAnswer, health
 
 OrderEventType = Enum("OrderEventType", ["PLACED"])
 

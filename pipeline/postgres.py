@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: their settings, and errors without the password, told apart by whether a retry may help.
+"""Connections to PostgreSQL: their settings, and errors without the password, sorted by whether a retry may help.
 
 psycopg is imported only when it is needed. Any thread.
 """

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from dispatcher.util.sqlite import Fault
 from pipeline import postgres
 
 NO_SECRETS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -78,11 +79,6 @@ class Dialect:
             raise kind(f"{where}: {self.message(error, settings)}") from (error if self.shows_cause else None)
 
 
-def error_named(*prefixes: str) -> Callable[[sqlite3.Error], bool]:
-    """A function that tells whether the name of an SQLite error begins with one of `prefixes`."""
-    return lambda error: getattr(error, "sqlite_errorname", "").startswith(prefixes)
-
-
 def _quoted(*parts: str) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
 
@@ -128,8 +124,8 @@ SQLITE: Final = Dialect(
     driving_join="CROSS JOIN",
     returning="",
     error=lambda: sqlite3.Error,
-    is_passing=error_named("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT"),
-    is_of_values=error_named("SQLITE_ERROR", "SQLITE_MISMATCH", "SQLITE_TOOBIG"),
+    is_passing=lambda error: Fault.of(error) is Fault.LOCKED,
+    is_of_values=lambda error: Fault.of(error) is Fault.STATEMENT,
     message=lambda error, _: str(error),
     shows_cause=True,
 )

@@ -3,7 +3,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
 tools= # a virtual environment with pip and uv for $venv, which then needs none; see need_tools
-TEST_EXTRAS=cli,spark,connect,postgres,web
+TEST_EXTRAS=cli,cron,spark,connect,postgres,web
 TEST_GROUPS=dev,examples,docs
 QUICK_TESTS="not slow and not minutes and not spark and not long"
 # One worker more than processors: many tests wait for processes that they start.
@@ -48,6 +48,19 @@ find_release() {
   done
   return 1
 }
+
+WHEELS='
+import runpy, sys
+known = runpy.run_path(sys.argv[1])
+own, lacking = known["own_python"](), known["LACKING"]
+extras = sys.argv[2].split(",")
+left_out = [extra + " (" + ", ".join(lacking[extra][own]) + ")" for extra in extras if own in lacking.get(extra, ())]
+if left_out:
+    print(f"Python {own} has no wheels for " + "; ".join(left_out) + "; left out", file=sys.stderr)
+print(*(extra for extra in extras if own not in lacking.get(extra, ())), sep=",")'
+
+# with_wheels PYTHON EXTRAS: prints the extras that have all wheels for that Python, and on standard error the others.
+with_wheels() { "$1" -c "$WHEELS" "$root/pipeline/cli/wheels.py" "$2"; }
 
 # Sets $tools. The pip of an older Python does not know a newer one, and some Pythons come without.
 need_tools() {

@@ -59,28 +59,26 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         return Mutation(path, node.lineno, len(encoded[:start].decode()), len(encoded[:end].decode()), text)
 
+    # A function within another one is a part of both: each node counts once.
+    nodes: dict[ast.AST, None] = {}
     for function in ast.walk(ast.parse(source)):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for statement in function.body:
-            for node in ast.walk(statement):
-                text = _mistake(node)
-                if text is not None:
-                    yield mutation(node, text)  # type: ignore[arg-type]
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            nodes.update(dict.fromkeys(node for statement in function.body for node in ast.walk(statement)))
+    for node in nodes:
+        text = _mistake(node)
+        if text is not None:
+            yield mutation(node, text)  # type: ignore[arg-type]
 
 
 def _mistake(node: ast.AST) -> str | None:
-    """The text in place of a node."""
+    """The text in place of a node, which stays as it is."""
     match node:
-        case ast.Compare(ops=[operator]) if type(operator) in OTHER:
-            node.ops = [OTHER[type(operator)]()]
-            return f"({ast.unparse(node)})"
-        case ast.BoolOp(op=operator):
-            node.op = OTHER[type(operator)]()
-            return f"({ast.unparse(node)})"
-        case ast.BinOp(op=operator) if type(operator) in OTHER:
-            node.op = OTHER[type(operator)]()
-            return f"({ast.unparse(node)})"
+        case ast.Compare(left=left, ops=[operator], comparators=right) if type(operator) in OTHER:
+            return f"({ast.unparse(ast.Compare(left, [OTHER[type(operator)]()], right))})"
+        case ast.BoolOp(op=operator, values=values):
+            return f"({ast.unparse(ast.BoolOp(OTHER[type(operator)](), values))})"
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OTHER:
+            return f"({ast.unparse(ast.BinOp(left, OTHER[type(operator)](), right))})"
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return f"({ast.unparse(operand)})"
         case ast.Constant(value=bool() as value):

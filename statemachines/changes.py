@@ -1,158 +1,191 @@
-"""Which entities have changed since a follower last looked, for read models.
+"""What happens to the machines of one recorder: a log that any number of followers keep up with.
 
-Handler thread only, except that machines' threads call `Collector.add` and `forget`. These take no lock:
+Machines' threads append, without a lock: a row for each transition, and the operand of each entity that has changed.
+After 256 of them the log hands all over to its followers, each of which keeps what it needs: the state of every entity
+(EntityTables), the last transitions (TransitionRing), or which entities have changed (ChangedEntities). A machine's
+thread never waits for a follower: while another thread hands over, it goes on appending. A follower that is read has
+the rest handed over first, so it also sees what a hanging handler has done.
 
-    machine's thread   adds to the sets that are collected, then   looks whether they still are
-    handler thread     begins new sets, then                       copies those it hands out, for each follower
-
-Each set has a lock of its own, so if the copy lacks what was added, the machine's thread finds the new sets, and adds
-to them as well.
+No follower has a position in the log: it gets each change once, from the moment at which it follows.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from dispatcher.util.foreign import reraise_interrupt
+from dispatcher.errors import InvalidValueError
+from dispatcher.util.registry import Registry
 
+HAND_OVER_EVERY: Final = 256
+"""Rows, or operands."""
 MOST: Final = 100_000
 """Changed entities that are kept. Beyond that all count as changed, so a follower that never looks costs no more."""
+GONE: Final = ""
+"""The state of an entity that is no longer kept."""
+
+Row = tuple[str, str, str, str, "str | None", int]
+"""Entity, machine, state before, event type, state after, Unix ns.
+
+The event type is empty if it is no transition: the entity was made (no state before) or is no longer kept (GONE). A
+rejected event has no state after it.
+"""
+
+
+class RowFollower(Protocol):
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take the next rows. The caller holds the log's lock, so no foreign code may run, and nothing is waited for.
+
+        After an interrupt in the middle, the same rows come again.
+        """
+
+
+class ChangeLog:
+    """The changes of one recorder's machines. Machines' threads append and call `look`; any thread calls the rest."""
+
+    def __init__(self) -> None:
+        # Four lists: any thread appends without a lock; the owner of _lock takes from the front. Each is one step in C.
+        self.rows: list[Row] = []  # any thread
+        self.operands: list[Any] = []  # any thread; of entities that have changed, by a transition or without one
+        self.routine: list[Any] = []  # any thread; of entities that stayed in their state on the routine event
+        self.forgotten: list[tuple[str, str]] = []  # any thread; (machine, entity) of those that are no longer kept
+        self.look_at: int = HAND_OVER_EVERY  # items of a list that make a machine's thread `look`; machines' threads
+        self.is_followed: bool = False  # by a ChangedEntities; handler thread writes, machines' threads read
+        self.routine_type: Enum | None = None  # handler thread writes, machines' threads read
+        self.row_followers: tuple[RowFollower, ...] = ()  # set before the first row
+        self._entity_followers: tuple[ChangedEntities, ...] = ()  # guarded by _lock
+        self._lock = threading.Lock()  # leaf lock; machines' threads only try it
+        renew_in_child(self)
+
+    def look(self) -> None:
+        """Hand over, unless another thread does."""
+        if self._lock.acquire(blocking=False):
+            try:
+                _dropped = self._hand_over()
+            finally:
+                self._lock.release()
+            self.look_at = HAND_OVER_EVERY
+        else:
+            self.look_at += HAND_OVER_EVERY
+
+    @contextmanager
+    def caught_up(self) -> Iterator[None]:
+        """Hand over all changes so far, and let nothing be handed over in the block."""
+        with self._lock:
+            _dropped = self._hand_over()
+            yield
+
+    def follow(self, routine_type: Enum | None) -> ChangedEntities:
+        """See TransitionRecorder.follow. Handler thread, as is `unfollow`."""
+        if self.is_followed and self.routine_type is not routine_type:
+            raise InvalidValueError(f"changes are followed with {self.routine_type} as routine already: {routine_type}")
+        follower = ChangedEntities(self)
+        with self.caught_up():
+            self._entity_followers = (*self._entity_followers, follower)
+        self.routine_type, self.is_followed = routine_type, True
+        return follower
+
+    def unfollow(self, follower: ChangedEntities) -> None:
+        with self.caught_up():
+            self._entity_followers = tuple(each for each in self._entity_followers if each is not follower)
+        if not self._entity_followers:
+            self.routine_type, self.is_followed = None, False
+
+    def _hand_over(self) -> object:
+        """The caller holds `_lock`, and what this returns until it has released that.
+
+        It may be all that refers to some operands. Their finalizers are foreign, and may want the lock.
+        """
+        # Copies: other threads append meanwhile. They are removed at the end, so an interrupt loses nothing.
+        rows, operands = self.rows.copy(), self.operands.copy()
+        routine, forgotten = self.routine.copy(), self.forgotten.copy()
+        if rows:
+            for follower in self.row_followers:
+                follower.add(rows)
+        dropped = [each.add(operands, routine, forgotten) for each in self._entity_followers]
+        del self.rows[: len(rows)], self.operands[: len(operands)]
+        del self.routine[: len(routine)], self.forgotten[: len(forgotten)]
+        return operands, routine, dropped
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
 
 class Changed(NamedTuple):
-    """What has changed since the last `Changes.take`."""
+    """What has changed since the last `ChangedEntities.take`. By id(), so it neither hashes nor compares operands."""
 
-    operands: set[Any]
+    operands: dict[int, Any]
     """Entities that made a transition, or were changed without one. Some may have ended, or be forgotten."""
-    routine: set[Any]
-    """Entities that handled the routine event without a change of state. Some may be among `operands`, too."""
+    routine: dict[int, Any]
+    """Entities that handled the routine event without a change of state. Some may also be among `operands`."""
     forgotten: set[tuple[str, str]]
     """(machine, entity) of those that are no longer kept."""
     is_complete: bool
     """False: there were too many to keep, so anything may have changed."""
 
 
-class Collector:
-    """Entities that have changed, added by a TransitionRecorder.
+class ChangedEntities:
+    """Which entities have changed since they were last taken. Any thread."""
 
-    They are collected once, however many follow, and handed out when one of these looks.
-    """
+    __slots__ = ("_changed", "_log")
 
-    __slots__ = ("_followers", "_handing_out", "now", "routine_type")
-
-    def __init__(self, routine_type: Enum | None) -> None:
-        self.routine_type = routine_type  # never changes
-        self._handing_out = threading.RLock()  # leaf lock; re-entrant, for a signal handler
-        self.now = _Collected()  # replaced under the lock; any thread adds to it
-        self._followers: list[Changes] = []  # handler thread
-
-    def add(self, operand: Any, event: Any = None, *, is_stay: bool = False) -> bool:
-        """An entity has changed; returns whether that was routine. Raises nothing, as its machine has changed."""
-        now = self.now
-        is_routine = False
-        try:
-            if is_stay and event.type is self.routine_type:
-                is_routine = True
-                now.routine.add(operand)
-            else:
-                now.operands.add(operand)
-        except BaseException as error:  # the event has no type, or the operand no hash
-            reraise_interrupt(error)
-            now.lost.add(None)
-        if now is not self.now:
-            self.add(operand, event, is_stay=is_stay)
-        return is_routine
-
-    def forget(self, machine: str, entity: str) -> None:
-        """An entity is no longer kept."""
-        now = self.now
-        now.forgotten.add((machine, entity))
-        if now is not self.now:
-            self.forget(machine, entity)
-
-    def keep_within_bounds(self) -> None:
-        """Forget what has changed if it is too much."""
-        if self.now.count() > MOST:
-            with self._handing_out:
-                if self.now.count() > MOST:
-                    self.now = _Collected()
-                    self.now.lost.add(None)
-
-    def hand_out(self) -> None:
-        """Give each follower what has changed since the last call."""
-        with self._handing_out:
-            before, self.now = self.now, _Collected()
-        changed = before.changed()
-        for follower in self._followers:
-            follower.add(changed)
-
-    def follow(self) -> Changes:
-        self.hand_out()
-        follower = Changes(self)
-        self._followers.append(follower)
-        return follower
-
-    def unfollow(self, follower: Changes) -> bool:
-        """Returns whether nobody follows any more. Without effect on the others if it does not follow."""
-        if follower in self._followers:
-            self._followers.remove(follower)
-        return not self._followers
-
-
-class _Collected:
-    """What has changed since the last handing out. Any thread adds, each with one call."""
-
-    __slots__ = ("forgotten", "lost", "operands", "routine")
-
-    def __init__(self) -> None:
-        self.operands: set[Any] = set()  # any thread
-        self.routine: set[Any] = set()  # any thread
-        self.forgotten: set[tuple[str, str]] = set()  # any thread
-        self.lost: set[None] = set()  # not empty: not all could be kept; any thread
-
-    def count(self) -> int:
-        return len(self.operands) + len(self.routine) + len(self.forgotten)
-
-    def changed(self) -> Changed:
-        """For followers to copy."""
-        return Changed(self.operands, self.routine, self.forgotten, not self.lost.copy())
-
-
-class Changes:
-    """What has changed for one follower."""
-
-    __slots__ = ("_changed", "_collector")
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-        self._changed = _nothing()
+    def __init__(self, log: ChangeLog) -> None:
+        self._log = log
+        self._changed = _nothing()  # guarded by the log's lock
 
     def take(self) -> Changed:
         """What has changed since the last call."""
-        self._collector.hand_out()
-        changed, self._changed = self._changed, _nothing()
+        with self._log.caught_up():
+            changed, self._changed = self._changed, _nothing()
         return changed
 
     def count(self) -> int:
         """How many entities `take` would return as changed or forgotten; more than MOST if not all were kept."""
-        mine, shared = self._changed, self._collector.now
-        count = len(mine.operands) + len(mine.forgotten) + len(shared.operands) + len(shared.forgotten)
-        return count if mine.is_complete and not shared.lost else MOST + 1
+        with self._log.caught_up():
+            changed = self._changed
+            return len(changed.operands) + len(changed.forgotten) if changed.is_complete else MOST + 1
 
-    def add(self, changed: Changed) -> None:
-        """Called by the collector. The sets given may be another follower's, too."""
-        mine = self._changed
-        # Each of these is one call, which takes the locks of both sets.
-        mine.operands.update(changed.operands)
-        mine.routine.update(changed.routine)
-        mine.forgotten.update(changed.forgotten)
-        is_complete = mine.is_complete and changed.is_complete
-        if len(mine.operands) + len(mine.routine) + len(mine.forgotten) > MOST:
-            mine, is_complete = _nothing(), False
-        self._changed = mine._replace(is_complete=is_complete)
+    def add(
+        self, operands: Sequence[Any], routine: Sequence[Any], forgotten: Sequence[tuple[str, str]]
+    ) -> Changed | None:
+        """Keep these; return what is dropped, if they are too many.
+
+        The caller holds the log's lock, so no foreign code may run: `id` calls none.
+        """
+        changed = self._changed
+        changed.operands.update(zip(map(id, operands), operands, strict=True))
+        changed.routine.update(zip(map(id, routine), routine, strict=True))
+        changed.forgotten.update(forgotten)
+        if len(changed.operands) + len(changed.routine) + len(changed.forgotten) > MOST:
+            self._changed = _nothing()._replace(is_complete=False)
+            return changed
+        return None
 
 
 def _nothing() -> Changed:
-    return Changed(set(), set(), set(), True)
+    return Changed({}, {}, set(), is_complete=True)
+
+
+class _OwnsLocks(Protocol):
+    def after_fork(self) -> None:
+        """In a forked child: make new locks, since a thread of the parent may have held the old ones."""
+
+
+_owners: Registry[_OwnsLocks] = Registry()
+
+
+def renew_in_child(owner: _OwnsLocks) -> None:
+    """Call the owner's `after_fork` in each forked child."""
+    _owners.add(owner)
+
+
+def _after_fork() -> None:
+    for owner in _owners.all():
+        owner.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -12,6 +12,7 @@ import typer
 
 from dispatcher import AsyncDispatcher, CompositeService, JournalWriter, Service, load_config
 from dispatcher.cli.console import echo, echo_text
+from dispatcher.cli.imported import imported
 from dispatcher.config import configure_logging, parse_config
 from dispatcher.errors import ConfigError
 from dispatcher.journal.run_config import write_run_config
@@ -21,24 +22,26 @@ from dispatcher.supervision.systemd import Supervision
 from dispatcher.util.figures import counted
 from dispatcher.util.folders import timed
 from dispatcher.util.garbage import tune_garbage_collection
+from statemachines.factory import StateMachineFactory
 from statemachines.graph import FORMATS
 from statemachines.registry import FACTORIES, factory_of
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
+from statemachines.resourcemanager.read.series import ClusterSeries
 from statemachines.resourcemanager.records.config import NodeConfig
 from statemachines.resourcemanager.records.resource import named
 from statemachines.simulation.cluster import SimulatedCluster
-from statemachines.simulation.queues import for_workload, in_words
+from statemachines.simulation.queues import check_queues_count, for_workload, in_words
 from statemachines.simulation.workload import NodeSpec, Workload, read_workload
 
 if TYPE_CHECKING:
     from dispatcher.ops import OpsDoor
     from statemachines.resourcemanager.web import RMDoor
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _WEB_EXTRA = "it needs the extra: pip install 'central-dispatcher[web]'"
 
-GraphFormat = Enum("GraphFormat", {name: name for name in FORMATS})  # type: ignore[misc]
+GraphFormat: Enum = Enum("GraphFormat", {name: name for name in FORMATS})  # type: ignore[misc]
 
 
 def run(
@@ -58,6 +61,7 @@ def run(
         if config.suffix == ".json":
             raise ConfigError(f"{error}. If it is a workload, name it under `workload:` in a configuration") from error
         raise
+    check_queues_count(settings)
     if port is not None:
         settings = _with_port(settings, port)
     configure_logging(logging_config)
@@ -115,27 +119,44 @@ def _with_port(settings: ResourceManagerConfig, port: int) -> ResourceManagerCon
 
 def _daemon(settings: ResourceManagerConfig, manager: ResourceManager) -> tuple[Service, RMDoor | OpsDoor | None]:
     """The resource manager behind its door, if one is configured and its extra is installed; and that door."""
-    if not (settings.web.enabled or settings.ops.enabled):
-        return manager, None
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        log.info("%s: no web address: %s", settings.name, _WEB_EXTRA)
-        return manager, None
-    from dispatcher.ops import OpsDoor
-    from statemachines.resourcemanager.web import RMDoor
-
-    door = RMDoor(manager) if settings.web.enabled else OpsDoor(settings.ops, settings.web, name=settings.name)
+    door = _door(settings, manager)
     daemon = CompositeService(f"{settings.name}-daemon")
-    daemon.add_service(door)
+    if door is not None:
+        daemon.add_service(door)
+    if settings.metrics.enabled and (door is None or not settings.web.enabled):
+        series = ClusterSeries(manager)
+        manager.show_metrics("series", series)
+        daemon.add_service(series)
     daemon.add_service(manager)
     return daemon, door
 
 
+def _door(settings: ResourceManagerConfig, manager: ResourceManager) -> RMDoor | OpsDoor | None:
+    if not (settings.web.enabled or settings.ops.enabled):
+        return None
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        log.info("%s: no web address: %s", settings.name, _WEB_EXTRA)
+        return None
+    from dispatcher.ops import OpsDoor
+    from statemachines.resourcemanager.web import RMDoor
+
+    return RMDoor(manager) if settings.web.enabled else OpsDoor(settings.ops, settings.web, name=settings.name)
+
+
 def graph(
-    machine: Annotated[str, typer.Argument(help=f"which state machine: {', '.join(FACTORIES).lower()}")],
+    machine: Annotated[
+        str,
+        typer.Argument(
+            help=f"which one: {', '.join(FACTORIES).lower()}; or MODULE:FACTORY, a StateMachineFactory of yours"
+        ),
+    ],
     format: Annotated[GraphFormat, typer.Option("--format", "-f", help="how to print it")] = GraphFormat.mermaid,  # type: ignore[attr-defined]
 ) -> None:
     """Print the table of a state machine."""
-    echo_text(FORMATS[format.value](factory_of(machine)))
+    factory = factory_of(machine) if ":" not in machine else imported(machine, machine, "factory")
+    if not isinstance(factory, StateMachineFactory):
+        raise ConfigError(f"{machine}: takes a StateMachineFactory, and found an object of {type(factory).__name__}")
+    echo_text(FORMATS[format.value](factory))
 
 
 def _workload(settings: ResourceManagerConfig) -> Workload:

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 
 from dispatcher.errors import DispatcherError
 from statemachines.registry import factory_of
-from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES, Arc, differences, of_release
+from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES, ReleaseArc, differences, of_release
 
 Arcs = Mapping[str, Mapping[str, frozenset[str]]]
 """Post states by state and event. Every state of the machine has an entry."""
@@ -98,7 +98,7 @@ def wrong_refusal(machine: str, state: str, event: str, release: str = CURRENT) 
     tables = [arcs_of(machine.lower(), one) for one in (RELEASES if release == ANY else (release,))]
     known = [table[state] for table in tables if state in table]
     if known and all(event in leaving for leaving in known):
-        return f"{name}: {state} takes {event}, which was refused"
+        return f"{name}: {state} takes {event}, which was rejected"
     return None
 
 
@@ -123,9 +123,9 @@ def releases_with(machine: str, from_state: str, to_state: str, event: str | Non
 
 
 @cache  # bounded by the number of machines
-def _current(machine: str) -> frozenset[Arc]:
+def _current(machine: str) -> frozenset[ReleaseArc]:
     return frozenset(
-        Arc(row.from_state.name, row.event.name, state.name)
+        ReleaseArc(row.from_state.name, row.event.name, state.name)
         for row in factory_of(machine).transitions()
         for state in row.to_states
     )

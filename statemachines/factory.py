@@ -10,32 +10,35 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from enum import Enum
 from threading import get_ident
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from dispatcher.errors import DispatcherError, InvalidTypeError, InvalidValueError
+from dispatcher.queue.due import duration_ns
 from dispatcher.util.foreign import id_text
-from statemachines.listener import StateTransitionListener
-from statemachines.topology import (
+from dispatcher.util.functions import require_plain
+from statemachines.arc_hooks import NotTaken, Seal
+from statemachines.declared import (
     ArcKind,
     Hook,
-    Node,
-    Nodes,
-    Row,
-    StepRecorder,
-    ThreadTables,
+    MachineTable,
+    StateHook,
+    TableRow,
+    Timeout,
     Transition,
-    build,
-    here,
     in_order,
+    name_of,
 )
+from statemachines.listener import StateTransitionListener
+from statemachines.topology import Node, Nodes, StepRecorder, ThreadTables, build, here
 
 S = TypeVar("S", bound=Enum)
 OPERAND = TypeVar("OPERAND")
 _NOTHING_CHOSEN: Any = object()
+_LEAST_TIMEOUT_NS: Final = 1_000_000
 
 
 class InvalidStateTransitionError(DispatcherError):
-    """Raised when a state doesn't accept an event, or when a hook returns a state not declared by its arc.
+    """Raised when a state rejects an event, no guard holds, or a hook returns a state that its arc does not declare.
 
     The machine's state is unchanged. `machine` is the factory's name, `entity` identifies the operand.
     """
@@ -50,6 +53,7 @@ class InvalidStateTransitionError(DispatcherError):
         entity: str = "",
         accepted: Iterable[str] | None = None,
         chosen: Any = _NOTHING_CHOSEN,
+        guards: Iterable[str] = (),
     ) -> None:
         self.machine = machine
         self.entity = entity
@@ -60,6 +64,9 @@ class InvalidStateTransitionError(DispatcherError):
         if chosen is not _NOTHING_CHOSEN:
             problem = f"the hook of {state.name} on {name} chose {chosen!r}, which its arc does not declare."
             advice = "Add it to the arc's post states."
+        elif guards:
+            problem = f"no transition from {state.name} on {name}: no guard holds ({', '.join(guards)})."
+            advice = "Add an arc without a guard for all other cases, or drop the event before sending it."
         else:
             problem = f"no transition from {state.name} on {name}"
             problem += f"; {state.name} accepts {', '.join(accepted) or 'nothing'}." if accepted is not None else "."
@@ -69,21 +76,45 @@ class InvalidStateTransitionError(DispatcherError):
 
 
 class _Declaration(NamedTuple):
-    """The arguments of one `add_transition`, linked to the call before it: adding an arc copies nothing."""
+    """The arguments of one call, linked to the call before it: adding an arc copies nothing."""
 
     before: _Declaration | None
+    declared: _Arcs | _Hooks | _Timeouts
+
+
+class _Arcs(NamedTuple):
+    """Of `add_transition`."""
+
     pres: tuple[Enum, ...]
     posts: tuple[Enum, ...]
     event_types: tuple[Enum, ...]
     hook: Hook | None
     arc: ArcKind
+    guard: Hook | None
+    reenters: bool
+
+
+class _Hooks(NamedTuple):
+    """Of `on_entry` and `on_exit`."""
+
+    states: tuple[Enum, ...]
+    kind: Literal["entry", "exit"]
+    hook: Hook
+
+
+class _Timeouts(NamedTuple):
+    """Of `timeout`."""
+
+    states: tuple[Enum, ...]
+    seconds: float
+    event_type: Enum
 
 
 class StateMachineFactory(Generic[S, OPERAND]):
     """An immutable table of transitions, which makes the machines that follow it. You can share it between threads.
 
     A single arc has one post state. Its optional hook runs first and its result is ignored. You declare a multiple arc
-    with a set of post states, and its hook returns the one to enter.
+    with a set of post states, and its hook returns the one to enter. States can have hooks of their own and timeouts.
     """
 
     __slots__ = ("_declared", "_initial_state", "_name", "_nodes", "_recorder", "_tables")
@@ -113,20 +144,30 @@ class StateMachineFactory(Generic[S, OPERAND]):
         post: S | Collection[S],
         event_types: Enum | Iterable[Enum],
         hook: Callable[[OPERAND, Any], Any] | None = None,
+        *,
+        guard: Callable[[OPERAND, Any], object] | None = None,
+        reenter: bool = False,
     ) -> StateMachineFactory[S, OPERAND]:
         """Return a new factory with one more arc for each state of `pre` and each event type.
 
         `pre` is a state or a set of states. `post` is a state, or a set of states. Then `hook(operand, event)` returns
         one of them.
 
+        `guard`: the arc is taken only if `guard(operand, event)` is true. The guarded arcs of a state and an event are
+            tried in the order you declared them, then the one without a guard. If none holds, the state rejects the
+            event. A later arc replaces the earlier one with the same guard, or the earlier one without a guard.
+        `reenter`: an arc from a state to itself leaves the state and enters it again: hooks of its exit and entry run,
+            and its timeout starts over. By default, such an arc stays in the state.
+
         Raises:
-            ValueError: no pre state, no event type, no post state, or a set of post states without a hook.
-            TypeError: a state or an event type isn't an Enum member.
+            ValueError: no pre state, no event type, no post state, a set of post states without a hook, or `reenter` on
+                an arc that never leads to the state it starts from.
+            TypeError: a state or an event type isn't an Enum member, or `guard` isn't a plain function.
         """
-        pres: tuple[Enum, ...] = in_order(pre) if isinstance(pre, Set) else (pre,)
+        pres = _members(pre, Set)
         types = (event_types,) if isinstance(event_types, Enum) else in_order(event_types)
         arc: ArcKind = "single" if isinstance(post, Enum) else "multiple"
-        posts: tuple[Enum, ...] = (post,) if isinstance(post, Enum) else in_order(post)
+        posts = _members(post, object)
         for member in (*pres, *posts, *types):
             if not isinstance(member, Enum):
                 raise InvalidTypeError(f"states and event types are Enum members, got {member!r}")
@@ -138,15 +179,73 @@ class StateMachineFactory(Generic[S, OPERAND]):
             raise InvalidValueError(
                 f"from {_names(pres)} to {{{_names(posts)}}}: an arc to a set of states needs a hook that chooses"
             )
-        return self._with(_Declaration(self._declared, pres, posts, types, hook, arc), None)
+        if guard is not None:
+            guard = require_plain(guard, "guard", "takes the operand and the event", is_hot=True)
+        if reenter and not any(pre is post for pre in pres for post in posts):
+            raise InvalidValueError(
+                f"from {_names(pres)} to {_names(posts)}: reenter=True is for an arc from a state to itself"
+            )
+        return self._and(_Arcs(pres, posts, types, hook, arc, guard, reenter))
+
+    def on_entry(self, states: S | Set[S], hook: Callable[[OPERAND, Any], Any]) -> StateMachineFactory[S, OPERAND]:
+        """Return a new factory whose machines call `hook(operand, event)` as they enter one of the states.
+
+        It's called after the arc's own hook and the exit hooks of the state that is left, before the state changes. If
+        it raises, the state stays as it was. A machine made in a state doesn't enter it, and an arc from a state to
+        itself only does with `reenter=True`. A state can have several, called in the order you declared them.
+
+        Raises:
+            ValueError: no state.
+            TypeError: a state isn't an Enum member, or `hook` isn't a plain function.
+        """
+        return self._with_hook(states, "entry", hook)
+
+    def on_exit(self, states: S | Set[S], hook: Callable[[OPERAND, Any], Any]) -> StateMachineFactory[S, OPERAND]:
+        """Return a new factory whose machines call `hook(operand, event)` as they leave one of the states.
+
+        Otherwise as `on_entry`.
+        """
+        return self._with_hook(states, "exit", hook)
+
+    def _with_hook(self, states: Any, kind: Literal["entry", "exit"], hook: Any) -> StateMachineFactory[S, OPERAND]:
+        members = _states(states, f"on_{kind}")
+        hook = require_plain(hook, "hook", "takes the operand and the event", is_hot=True)
+        return self._and(_Hooks(members, kind, hook))
+
+    def timeout(self, states: S | Set[S], seconds: float, event_type: Enum) -> StateMachineFactory[S, OPERAND]:
+        """Return a new factory whose entities get an event of this type once they've been in the state for `seconds`.
+
+        The state needs an arc for the event type. `Entities` keeps the time on the timers of its dispatcher. A machine
+        that you `make` yourself has no timers, so send it the event. A later timeout replaces the earlier one of the
+        same state and event type.
+
+        Raises:
+            ValueError: no state, or `seconds` isn't a number from 0.001 to a century.
+            TypeError: a state or the event type isn't an Enum member, or `seconds` isn't a number.
+        """
+        members = _states(states, "timeout")
+        if not isinstance(event_type, Enum):
+            raise InvalidTypeError(f"states and event types are Enum members, got {event_type!r}")
+        if duration_ns("seconds", seconds) < _LEAST_TIMEOUT_NS:
+            raise InvalidValueError(f"a timeout of {_names(members)} takes at least 0.001 seconds, not {seconds}")
+        return self._and(_Timeouts(members, seconds, event_type))
 
     def install_topology(self) -> StateMachineFactory[S, OPERAND]:
         """Return a factory with its table already built, so the first `make` doesn't wait for it.
 
         Raises:
-            ValueError: two Enums share a state's or an event type's name.
+            ValueError: two Enums share a state's or an event type's name, or a state doesn't accept the event of its
+                timeout.
         """
-        return self._with(self._declared, self._table())
+        return self._with(self._declared, self._built())
+
+    def sealed_by(self, seal: Seal) -> StateMachineFactory[S, OPERAND]:
+        """Return a factory whose machines call the seal as the last step before each change of state.
+
+        Raises:
+            ValueError: as `install_topology`.
+        """
+        return self._with(self._declared, build(self._initial_state, self._name, self._table(), seal))
 
     def recorded_by(self, recorder: StepRecorder) -> StateMachineFactory[S, OPERAND]:
         """Return a factory with tables of its own, whose steps belong to the recorder.
@@ -156,12 +255,12 @@ class StateMachineFactory(Generic[S, OPERAND]):
         those with other listeners count nothing.
 
         Raises:
-            ValueError: two Enums share a state's or an event type's name.
+            ValueError: as `install_topology`.
         """
-        rows = list(self._rows())
+        table = self._table()
 
         def make() -> Nodes:
-            return build(self._initial_state, self._name, rows)
+            return build(self._initial_state, self._name, table)
 
         factory = self._with(self._declared, make())
         factory._recorder, factory._tables = recorder, ThreadTables(self._name, make, recorder)
@@ -187,7 +286,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         Raises:
             ValueError: `initial_state` is a member of another Enum.
         """
-        nodes = self._nodes or self._table()
+        nodes = self._nodes or self._built()
         if initial_state is None:
             node = nodes[self._initial_state._name_]
         else:
@@ -210,26 +309,52 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
     def transitions(self) -> Iterator[Transition]:
         """Return the table's rows in the order you declared them. A replacement keeps the position of its arc."""
-        return (row.transition for row in self._rows())
+        return (row.transition for row in self._table().rows)
 
-    def _rows(self) -> Iterable[Row]:
-        declarations: list[_Declaration] = []
-        declared = self._declared
-        while declared is not None:
-            declarations.append(declared)
-            declared = declared.before
+    def hooks(self) -> Iterator[StateHook]:
+        """Return the entry and exit hooks of the states in the order you declared them."""
+        return iter(self._table().hooks)
+
+    def timeouts(self) -> Iterator[Timeout]:
+        """Return the timeouts of the states in the order you declared them."""
+        return iter(self._table().timeouts)
+
+    def _table(self) -> MachineTable:
+        declarations: list[_Arcs | _Hooks | _Timeouts] = []
+        last = self._declared
+        while last is not None:
+            declarations.append(last.declared)
+            last = last.before
         # Keyed by identity: members of two Enums that mix in int or str can be equal.
-        rows: dict[tuple[int, int], Row] = {}
-        for _, pres, posts, event_types, hook, arc in reversed(declarations):
-            for pre in pres:
-                for event_type in event_types:
-                    rows[id(pre), id(event_type)] = Row(Transition(pre, event_type, posts, arc), hook)
-        return rows.values()
+        rows: dict[tuple[int, int, int], TableRow] = {}
+        hooks: list[StateHook] = []
+        timeouts: dict[tuple[int, int], Timeout] = {}
+        for each in reversed(declarations):
+            if isinstance(each, _Hooks):
+                hooks += [StateHook(state, each.kind, each.hook) for state in each.states]
+            elif isinstance(each, _Timeouts):
+                for state in each.states:
+                    timeouts[id(state), id(each.event_type)] = Timeout(state, each.seconds, each.event_type)
+            else:
+                guard = "" if each.guard is None else name_of(each.guard)
+                for pre in each.pres:
+                    for event_type in each.event_types:
+                        transition = Transition(pre, event_type, each.posts, each.arc, guard)
+                        key = id(pre), id(event_type), id(each.guard)
+                        rows[key] = TableRow(transition, each.hook, each.guard, each.reenters)
+        for key, row in rows.items():
+            timeout = timeouts.get(key[:2])
+            if timeout is not None:
+                rows[key] = row._replace(transition=row.transition._replace(after_s=timeout.seconds))
+        return MachineTable(list(rows.values()), hooks, list(timeouts.values()))
 
-    def _table(self) -> Nodes:
+    def _built(self) -> Nodes:
         if self._nodes is None:
-            self._nodes = build(self._initial_state, self._name, list(self._rows()))
+            self._nodes = build(self._initial_state, self._name, self._table())
         return self._nodes
+
+    def _and(self, declared: _Arcs | _Hooks | _Timeouts) -> StateMachineFactory[S, OPERAND]:
+        return self._with(_Declaration(self._declared, declared), None)
 
     def _with(self, declared: _Declaration | None, nodes: Nodes | None) -> StateMachineFactory[S, OPERAND]:
         factory: StateMachineFactory[S, OPERAND] = StateMachineFactory(self._initial_state, self._name)
@@ -240,6 +365,25 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
 def _names(states: Iterable[Enum]) -> str:
     return ", ".join(state.name for state in states)
+
+
+def _members(given: Any, kind: type) -> tuple[Any, ...]:
+    """A state, or each of several that are a `kind` of collection."""
+    if isinstance(given, Enum) or not isinstance(given, kind):
+        return (given,)
+    members: Any = given
+    return in_order(members)
+
+
+def _states(given: Any, what: str) -> tuple[Enum, ...]:
+    """The states that `what` is declared for. Raises ValueError, TypeError."""
+    states = _members(given, Set)
+    for member in states:
+        if not isinstance(member, Enum):
+            raise InvalidTypeError(f"states and event types are Enum members, got {member!r}")
+    if not states:
+        raise InvalidValueError(f"{what} needs at least one state")
+    return states
 
 
 _FIELDS: Final = ("_listener", "_node", "_operand", "_previous")
@@ -279,8 +423,9 @@ class StateMachine(Generic[S, OPERAND]):
     def do_transition(self, event_type: Enum, event: Any) -> S:
         """Make the transition of the current state on `event_type` and return the new state.
 
-        The order is: listener's `pre_transition`, hook, state change, listener's `post_transition`. If `pre_transition`
-        or the hook raises, you get its error, the state is unchanged, and `post_transition` isn't called. If
+        The order is: listener's `pre_transition`, guards, the arc's hook, exit hooks of the state that is left, entry
+        hooks of the one to enter, state change, listener's `post_transition`. If one of those before the state change
+        raises, you get its error, the state is unchanged, and `post_transition` isn't called. If
         `post_transition` raises, you get its error, and the transition stands. For a rejected event,
         `transition_refused` is called, and the state is unchanged.
 
@@ -289,7 +434,8 @@ class StateMachine(Generic[S, OPERAND]):
         overwrites its result. To have the event handled afterwards, post it to the dispatcher.
 
         Raises:
-            InvalidStateTransitionError: the state doesn't accept the event, or the hook chose an undeclared state.
+            InvalidStateTransitionError: the state doesn't accept the event, no guard holds, or the hook chose an
+                undeclared state.
         """
         node = self._node
         operand = self._operand
@@ -329,7 +475,9 @@ class StateMachine(Generic[S, OPERAND]):
     def _refusal(
         self, listener: Any, node: Node, operand: Any, event_type: Enum, event: Any, **why: Any
     ) -> InvalidStateTransitionError:
-        """The error of a refused event, once the listener has been told."""
+        """The error of a refused event, once the listener has been called."""
+        if isinstance(why.get("chosen"), NotTaken):
+            why = dict(why["chosen"].why)
         entity = getattr(operand, "entity", None) or type(operand).__name__
         error = InvalidStateTransitionError(
             node.state, event, event_type, machine=node.machine, entity=id_text(entity), **why
@@ -406,7 +554,7 @@ class SynchronizedStateMachine(StateMachine[S, OPERAND]):
             return super().do_transition(event_type, event)
 
     def release(self) -> None:
-        """As `StateMachine.release`, once another thread's transition in progress has ended."""
+        """Release the operand, once another thread's transition in progress has ended."""
         with self._lock:
             super().release()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dispatcher.util.functions import require_methods
+
 
 class StateTransitionListener(Protocol):
     """Called before and after each transition, on the thread that makes it.
@@ -39,7 +41,7 @@ class MultiStateTransitionListener:
     """Calls several listeners, in the order you added them.
 
     A listener that raises in `pre_transition` prevents the transition, and later listeners aren't called. After a
-    transition all listeners are called, whatever they raise. Then the error is raised, or an ExceptionGroup of several.
+    transition all listeners are called, even if some raise. Then the error is raised, or an ExceptionGroup of several.
     The same applies when a machine was made and when an event was rejected.
 
     Add listeners at any time, but only on the machines' thread. One added during a call is first called at the next.
@@ -58,6 +60,7 @@ class MultiStateTransitionListener:
     def add_listener(self, listener: StateTransitionListener) -> None:
         # New tuples of bound methods: a loop in progress does not see the change.
         """Add a listener after the others."""
+        require_methods(listener, "listener", "a StateTransitionListener", "pre_transition", "post_transition")
         self._before = (*self._before, listener.pre_transition)
         self._after = (*self._after, listener.post_transition)
         made, refused = getattr(listener, "machine_made", None), getattr(listener, "transition_refused", None)
@@ -102,7 +105,7 @@ class MultiStateTransitionListener:
             except BaseException as raised:
                 errors.append(raised)
         if errors:
-            _raise(errors, f"as {error.state.name} refused an event")
+            _raise(errors, f"as {error.state.name} rejected an event")
 
 
 def _raise(errors: list[BaseException], when: str) -> None:

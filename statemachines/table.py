@@ -6,8 +6,8 @@ from collections.abc import Collection
 from enum import Enum
 from typing import Any, TypeVar
 
+from statemachines.declared import Hook
 from statemachines.factory import StateMachineFactory
-from statemachines.topology import Hook
 
 S = TypeVar("S", bound=Enum)
 STAY = None

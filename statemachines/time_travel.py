@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from dispatcher.journal.format.entity_data import fields_in
 from statemachines.factory import StateMachineFactory
 from statemachines.registry import FACTORIES
 
@@ -48,17 +49,19 @@ class EntityState(NamedTuple):
     """Transitions of its machine, including self-transitions."""
     machines: int
     """Machines that have had this id in succession, including the current one."""
+    data: str | None = None
+    """The last data that the rows have of it, as a JSON object."""
 
 
 class RemarkKind(Enum):
-    UNDER_WAY = "was under way before the journal begins"
+    UNDER_WAY = "existed before the journal begins"
     NEW_MACHINE = "came back as a new machine under the old id"
     REFUSED = "did not take an event"
     NO_TABLE = "is not a declared machine: followed by the names of its states"
     DISORDER = "follows a later seq"
     GAP = "begins in a state in which the entity is not: earlier transitions are missing"
     UNDECLARED = "is not in the table"
-    NOT_REFUSED = "was refused, though the table allows it"
+    NOT_REFUSED = "was rejected, though the table allows it"
 
     @property
     def is_disagreement(self) -> bool:
@@ -121,7 +124,7 @@ def states_at(
 class _Course:
     """What the replay keeps of an entity; there may be millions."""
 
-    __slots__ = ("at", "machines", "seq", "state", "transitions")
+    __slots__ = ("at", "data", "machines", "seq", "state", "transitions")
 
     def __init__(self, state: str, machines: int = 1) -> None:
         self.state = state
@@ -129,9 +132,10 @@ class _Course:
         self.at: int | None = None
         self.transitions = 0
         self.machines = machines
+        self.data: str | None = None
 
 
-class _Kind:
+class _MachineEntities:
     """The entities of all machines with one name, and their table by names; empty if `factory` is None."""
 
     def __init__(self, factory: StateMachineFactory[Any, Any] | None) -> None:
@@ -144,10 +148,15 @@ class _Kind:
         if factory is not None:
             self.initial = factory.initial_state.name
             self.states = [state.name for state in type(factory.initial_state)]
-            for from_state, event, to_states, arc in factory.transitions():
-                self.steps.update((from_state.name, event.name, to_state.name) for to_state in to_states)
-                if arc == "single":
-                    self.never_refused.add((from_state.name, event.name))
+            may_refuse: set[tuple[str, str]] = set()
+            for row in factory.transitions():
+                pair = row.from_state.name, row.event.name
+                self.steps.update((*pair, to_state.name) for to_state in row.to_states)
+                if row.arc == "multiple":
+                    may_refuse.add(pair)
+                elif not row.guard:
+                    self.never_refused.add(pair)
+            self.never_refused -= may_refuse
 
     def in_order(self, counts: Mapping[str, int]) -> dict[str, int]:
         return {state: counts[state] for state in [*self.states, *sorted(counts)] if counts.get(state)}
@@ -159,7 +168,7 @@ class TimeTravel:
     def __init__(self, factories: Mapping[str, StateMachineFactory[Any, Any]], from_start: bool) -> None:
         self._factories = factories
         self._from_start = from_start
-        self._kinds: dict[str, _Kind] = {}  # by the machine's name
+        self._kinds: dict[str, _MachineEntities] = {}  # by the machine's name
         self.seq: int | None = None
         """Seq of the last applied row; None if the moment precedes every row."""
         self.at: int | None = None
@@ -185,9 +194,9 @@ class TimeTravel:
         """All entities by machine, each in the order of its first row."""
         for machine, kind in self._kinds.items():
             for entity, course in kind.courses.items():
-                yield EntityState(
-                    machine, entity, course.state, course.seq, course.at, course.transitions, course.machines
-                )
+                data = None if course.data is None else fields_in(course.data)
+                about = course.state, course.seq, course.at, course.transitions, course.machines, data
+                yield EntityState(machine, entity, *about)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Entities in each state, by machine; states in the order of their Enum, without empty ones."""
@@ -197,7 +206,7 @@ class TimeTravel:
         }
 
     def replaced(self) -> dict[str, dict[str, int]]:
-        """As `counts`, for machines replaced by a new one with the same id, each in its last state."""
+        """Machines replaced by a new one with the same id, counted by machine and their last state."""
         return {machine: kind.in_order(kind.replaced) for machine, kind in self._kinds.items() if kind.replaced}
 
     def apply(self, row: Row) -> None:
@@ -222,25 +231,26 @@ class TimeTravel:
             self._remark(RemarkKind.UNDECLARED, row, f"the table has no {_step(row)}")
         course.state = to_state
         course.transitions += 1
+        course.data = row.get("data", course.data)
         if to_state != from_state:
             course.seq, course.at = seq, row["at"]
 
-    def _new_kind(self, row: Row) -> _Kind:
+    def _new_kind(self, row: Row) -> _MachineEntities:
         name = row["machine"]
         factory = self._factories.get(name)
         if factory is None:
             self._remark(RemarkKind.NO_TABLE, row, "no machine has this name: its states are followed unchecked")
-        kind = self._kinds[name] = _Kind(factory)
+        kind = self._kinds[name] = _MachineEntities(factory)
         return kind
 
-    def _first_course(self, kind: _Kind, row: Row) -> _Course:
+    def _first_course(self, kind: _MachineEntities, row: Row) -> _Course:
         from_state = row["from_state"]
         if kind.initial not in (None, from_state):
             text = f"begins in {from_state}, but the initial state is {kind.initial}"
             self._remark(RemarkKind.GAP if self._from_start else RemarkKind.UNDER_WAY, row, text)
         return _Course(from_state)
 
-    def _next_course(self, kind: _Kind, course: _Course, row: Row) -> _Course:
+    def _next_course(self, kind: _MachineEntities, course: _Course, row: Row) -> _Course:
         """The course for a row that does not start in the entity's state."""
         from_state = row["from_state"]
         if from_state != kind.initial:
@@ -251,13 +261,13 @@ class TimeTravel:
         kind.replaced[course.state] += 1
         return _Course(from_state, course.machines + 1)
 
-    def _check_refusal(self, kind: _Kind, row: Row) -> None:
+    def _check_refusal(self, kind: _MachineEntities, row: Row) -> None:
         from_state, event_type = row["from_state"], row["event_type"]
         if row["to_state"] != from_state:
-            text = f"{event_type} is marked as refused in {from_state}, yet leads to {row['to_state']}"
+            text = f"{event_type} is marked as rejected in {from_state}, yet leads to {row['to_state']}"
             self._remark(RemarkKind.NOT_REFUSED, row, text)
         elif (from_state, event_type) in kind.never_refused:
-            text = f"{event_type} was refused in {from_state}, whose table accepts it"
+            text = f"{event_type} was rejected in {from_state}, whose table accepts it"
             self._remark(RemarkKind.NOT_REFUSED, row, text)
         else:
             self._remark(RemarkKind.REFUSED, row, f"{from_state} does not accept {event_type}")

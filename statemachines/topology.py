@@ -6,29 +6,14 @@ caches its hash. An identity check then confirms that the name belongs to the ri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from threading import get_ident
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from dispatcher.errors import InvalidValueError
-
-Hook = Callable[[Any, Any], Any]
-ArcKind = Literal["single", "multiple"]
-
-
-class Transition(NamedTuple):
-    """One row of a factory's table."""
-
-    from_state: Enum
-    event: Enum
-    to_states: tuple[Enum, ...]
-    arc: ArcKind
-
-
-class Row(NamedTuple):
-    transition: Transition
-    hook: Hook | None
+from statemachines.arc_hooks import HooksOfStates, Seal, by_state, hook_of
+from statemachines.declared import Hook, MachineTable, TableRow
 
 
 class Step:
@@ -37,16 +22,17 @@ class Step:
     The recorder looks up what it needs of a transition once, and then knows the transition by its step.
     """
 
-    __slots__ = ("count", "event_type", "from_state", "is_stay", "kind", "machine", "to_state")
+    __slots__ = ("count", "event_type", "from_state", "is_stay", "kind", "machine", "to_state", "type")
 
     def __init__(self, machine: str, from_state: Enum, event_type: Enum, to_state: Enum) -> None:
-        self.machine = machine
+        self.machine: str = machine
         self.from_state: str = from_state._name_
+        self.type: Enum = event_type
         self.event_type: str = event_type._name_
         self.to_state: str = to_state._name_
-        self.is_stay = from_state is to_state
-        self.count = 0  # how often it was made; the thread of its table writes, any reads
-        self.kind = -1  # its number in the recorder's journal; -1: none yet; the thread of its table
+        self.is_stay: bool = from_state is to_state
+        self.count: int = 0  # how often it was made; the thread of its table writes, any reads
+        self.kind: int = -1  # its number in the recorder's journal; -1: none yet; the thread of its table
 
 
 class Arc:
@@ -55,8 +41,8 @@ class Arc:
     __slots__ = ("event_type", "hook", "step", "steps", "target", "targets")
 
     def __init__(self, event_type: Enum, hook: Hook | None) -> None:
-        self.event_type = event_type
-        self.hook = hook
+        self.event_type: Enum = event_type
+        self.hook: Hook | None = hook
         self.target: Node | None = None  # of a single arc
         self.targets: dict[int, Node] = {}  # of a multiple arc, by the state's id(): equal members do not count
         self.step: Step | None = None  # of a single arc that is recorded
@@ -69,12 +55,12 @@ class Node:
     __slots__ = ("arcs", "machine", "state", "tables", "thread")
 
     def __init__(self, state: Enum, machine: str) -> None:
-        self.state = state
-        self.machine = machine
+        self.state: Enum = state
+        self.machine: str = machine
         self.arcs: dict[str, Arc] = {}
         # Of a table whose steps are counted; set before the table is used.
         self.tables: ThreadTables | None = None
-        self.thread = 0  # the one that counts
+        self.thread: int = 0  # the one that counts
 
 
 Nodes = dict[str, Node]
@@ -82,7 +68,7 @@ Nodes = dict[str, Node]
 
 
 class StepRecorder(Protocol):
-    """Told of each step that a machine has made, as a listener is of a transition, while it `is_following`.
+    """Called with each step that a machine has made, as a listener is of a transition, while it `is_following`.
 
     Otherwise the step's count is all that it needs. Before a step, the machine asks the `journal`, if there is one, for
     the origin of its transitions, which goes to `record`; an error prevents the step. `record` raises nothing, as the
@@ -134,33 +120,50 @@ def here(node: Node) -> Node:
     return node.tables.here()[node.state._name_] if node.tables is not None else node
 
 
-def build(initial: Enum, machine: str, rows: Sequence[Row]) -> Nodes:
+def build(initial: Enum, machine: str, table: MachineTable, seal: Seal | None = None) -> Nodes:
     """
     Raises:
-        ValueError: two Enums share a state's or an event type's name.
+        ValueError: two Enums share a state's or an event type's name, or a state has a timeout whose event it does not
+            accept.
     """
     nodes: Nodes = {initial._name_: Node(initial, machine)}
-    for (pre, _, posts, _), _ in rows:
-        for state in (pre, *posts):
-            node = nodes.setdefault(state._name_, Node(state, machine))
-            if node.state is not state:
-                raise InvalidValueError(
-                    f"states {node.state!r} and {state!r} are of different Enums; use one for a machine"
-                )
-    for (pre, event_type, posts, kind), hook in rows:
-        arc = Arc(event_type, hook)
-        if kind == "single":
-            arc.target = nodes[posts[0]._name_]
-        else:
-            arc.targets = {id(state): nodes[state._name_] for state in posts}
-        present = nodes[pre._name_].arcs.setdefault(event_type._name_, arc)
+    named = [state for row in table.rows for state in (row.transition.from_state, *row.transition.to_states)]
+    named += [each.state for each in table.hooks]
+    for state in (*named, *type(initial)):  # a machine can also be made in a state without arcs
+        node = nodes.setdefault(state._name_, Node(state, machine))
+        if node.state is not state:
+            raise InvalidValueError(
+                f"states {node.state!r} and {state!r} are of different Enums; use one for a machine"
+            )
+    of_states = by_state(table.hooks)
+    pairs: dict[tuple[str, int], list[TableRow]] = {}
+    for row in table.rows:
+        pairs.setdefault((row.transition.from_state._name_, id(row.transition.event)), []).append(row)
+    for rows in pairs.values():
+        arc = _arc(nodes, rows, of_states, seal)
+        pre = rows[0].transition.from_state
+        present = nodes[pre._name_].arcs.setdefault(arc.event_type._name_, arc)
         if present is not arc:
             raise InvalidValueError(
-                f"{pre.name} has arcs for {present.event_type!r} and {event_type!r}: two Enums, one name"
+                f"{pre.name} has arcs for {present.event_type!r} and {arc.event_type!r}: two Enums, one name"
             )
-    for state in type(initial):  # a machine can also be made in a state without arcs
-        nodes.setdefault(state._name_, Node(state, machine))
+    for state, seconds, event in table.timeouts:
+        if (state._name_, id(event)) not in pairs:
+            raise InvalidValueError(
+                f"{state.name} has a timeout of {seconds:g} s with {event.name}, which it does not accept; add the arc"
+            )
     return nodes
+
+
+def _arc(nodes: Nodes, rows: Sequence[TableRow], hooks: HooksOfStates, seal: Seal | None) -> Arc:
+    """What a state does on an event that it has these rows for."""
+    transition, hook = rows[0].transition, hook_of(rows, hooks, seal)
+    arc = Arc(transition.event, rows[0].hook if hook is None else hook)
+    if hook is None and transition.arc == "single":
+        arc.target = nodes[transition.to_states[0]._name_]
+    else:
+        arc.targets = {id(state): nodes[state._name_] for row in rows for state in row.transition.to_states}
+    return arc
 
 
 def add_steps(nodes: Nodes) -> list[Step]:
@@ -178,15 +181,3 @@ def add_steps(nodes: Nodes) -> list[Step]:
                 }
                 steps.extend(arc.steps.values())
     return steps
-
-
-def in_order(members: Iterable[Enum]) -> tuple[Enum, ...]:
-    """The distinct members as given; a set in the order of its Enum, so that each run builds the same table."""
-    if not isinstance(members, (set, frozenset)):
-        return tuple({id(member): member for member in members}.values())
-    return tuple(sorted(members, key=_place))
-
-
-def _place(member: Any) -> tuple[str, int]:
-    """Sort key: the Enum's name, for sets that mix Enums, then the member's position in it."""
-    return (type(member).__qualname__, list(type(member)).index(member)) if isinstance(member, Enum) else ("", -1)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import site
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Generator, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +21,8 @@ from hypothesis import HealthCheck, settings
 
 from dispatcher.util.garbage import Freezer
 
+from .effort import tries
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,11 +30,16 @@ if TYPE_CHECKING:
 # Continuous integration tries the same examples each time, so that a change is judged by what it changes.
 settings.register_profile(
     "suite",
+    max_examples=tries(50),
     deadline=None,
     derandomize="TESTS_DERANDOMIZED" in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+# A job in the background of a shell ignores SIGINT, and so would the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPARK_FILES = (
     "tests/pipeline/spark/",
@@ -110,17 +120,42 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests first: they are the longest pieces of work that a worker takes."""
+    """The longest pieces of work that a worker takes first: Spark's tests, then files with tests that take seconds."""
+    long_files = set()
     for item in items:
         if needs_spark(item.nodeid):
             item.add_marker(pytest.mark.spark)
-    items.sort(key=lambda item: not needs_spark(item.nodeid))
+        if item.get_closest_marker("long") or item.get_closest_marker("slow"):
+            long_files.add(item.path)
+    items.sort(key=lambda item: (not needs_spark(item.nodeid), item.path not in long_files))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Garbage collections look only at what the tests make: a million objects of pytest's take them half a second."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Garbage collections look only at what the tests make: a million objects of pytest's take them half a second.
+
+    While the objects are made, no garbage is collected at all: that would take a quarter of the time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A worker cannot send a report with a lone surrogate, such as a test may log, and the whole run ends."""
+    report = yield
+    report.sections = [(title, _sendable(text)) for title, text in report.sections]
+    if report.failed and _sendable(text := str(report.longrepr)) != text:
+        report.longrepr = _sendable(text)
+    return report
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +186,28 @@ def _own_host() -> Iterator[None]:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         for name in ("NO_PROXY", "no_proxy"):  # pip may need the proxy
             patch.setenv(name, ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost,::1"))))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each client of httpx reads the certificates of all authorities, which takes longer than most tests."""
+    bundle = os.environ.get("SSL_CERT_FILE") or (find_spec("certifi") and import_module("certifi").where())
+    if not bundle or not Path(bundle).is_file():
+        yield
+        return
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    first = tmp_path_factory.mktemp("authorities") / "first.pem"
+    first.write_text(
+        begin + Path(bundle).read_text("utf-8").partition(begin)[2].partition(end)[0] + end + "\n", "utf-8"
+    )
+    create = ssl.create_default_context
+
+    def create_with_one(*args: Any, cafile: str | None = None, **more: Any) -> ssl.SSLContext:
+        return create(*args, cafile=str(first) if cafile == bundle else cafile, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", create_with_one)
         yield
 
 

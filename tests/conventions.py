@@ -162,14 +162,13 @@ RM_WEB_IMPORTS = (
     "statemachines.resourcemanager.scheduler.queue_info",
     "statemachines.resourcemanager.services.admin_service",
     "statemachines.resourcemanager.services.client_rm_service",
-    "statemachines.drawing",
     "statemachines.graph",
     "statemachines.registry",
 )
 """What the resource manager's web address may know of it: values, and services that any thread may call."""
 RM_WEB_MANAGER = {
     *("admin", "clients", "dispatcher", "dispatchers", "name", "registry", "scheduler_name", "settings", "started_ms"),
-    *("failure_cause", "in_state", "is_ending", "is_starting", "scheduler_path", "state", "store_name"),
+    *("failure_cause", "in_state", "is_ending", "is_starting", "scheduler_path", "show_metrics", "state", "store_name"),
 }
 """What it may ask a resource manager: attributes that are for any thread."""
 

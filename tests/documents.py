@@ -1,7 +1,7 @@
 """The documents as the tests see them: their examples, and the parts that list what the code declares.
 
 These are metrics, configuration keys, columns of the journal, tables of the report, commands, fields of the REST API.
-`python -m tests.documents` writes them anew, between their markers; test_conventions.py checks that they agree.
+`python -m tests.documents` writes them again, between their markers; test_conventions.py checks that they agree.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +53,10 @@ def pages_with(language: str) -> list[Path]:
 
 def module_for(page: Path) -> ModuleType:
     """A module for a page's examples, under a name that they do not import."""
-    return ModuleType(f"page_{re.sub(r'[^a-z0-9]', '_', name_of(page).lower())}")
+    name = f"page_{re.sub(r'[^a-z0-9]', '_', name_of(page).lower())}"
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)  # Python 3.15 warns without one, where it looks for a line of source
+    return module
 
 
 def run_examples(page: Path, language: str, module: ModuleType) -> None:
@@ -91,10 +95,14 @@ def metric_families() -> dict[str, list[Any]]:
     from pipeline.lookup.metrics import LookupMetrics, register_lookup_metrics
     from pipeline.streaming import CallMetrics, register_call_metrics
     from statemachines import TransitionRecorder
+    from statemachines.resourcemanager import ResourceManager
+    from statemachines.resourcemanager.read.series import ClusterSeries
 
+    manager = ResourceManager()
+    sources = [TransitionRecorder(), manager.store, ClusterSeries(manager)]
     dispatcher, calls, lookups = AsyncDispatcher(), CallMetrics(), LookupMetrics()
     registrations: dict[str, Callable[[CollectorRegistry], None]] = {
-        "register_metrics": lambda registry: register_metrics(dispatcher, registry, [TransitionRecorder()]),
+        "register_metrics": lambda registry: register_metrics(dispatcher, registry, sources),
         "register_call_metrics": lambda registry: register_call_metrics(calls, "operator", registry),
         "register_lookup_metrics": lambda registry: register_lookup_metrics(lookups, "table", registry),
     }
@@ -109,8 +117,10 @@ def metric_families() -> dict[str, list[Any]]:
 def metric_names() -> set[str]:
     """The names as a scrape has them."""
     from dispatcher.metrics.page import failures  # of the page itself, in any registry
+    from dispatcher.util import log_files
 
-    families = [*(family for families in metric_families().values() for family in families), failures.family()]
+    families = [family for families in metric_families().values() for family in families]
+    families += [failures.family(), log_files.family()]
     return {_scraped_name(family) for family in families}
 
 
@@ -290,7 +300,7 @@ def report_table() -> str:
     from pipeline.report.tables.registry import COMPARISON, TABLES
 
     rows = [(f"`{table.name}`", table.row, table.says) for table in (*TABLES, COMPARISON)]
-    return _table(("table", "one row per", "what it says"), rows)
+    return _table(("table", "one row per", "contents"), rows)
 
 
 def report_columns() -> str:
@@ -325,6 +335,7 @@ def rest_fields() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "dispatcher-metrics": lambda: metric_table("register_metrics", "dispatcher_"),
     "statemachine-metrics": lambda: metric_table("register_metrics", "statemachine_"),
+    "resourcemanager-metrics": lambda: metric_table("register_metrics", "resourcemanager_"),
     "call-metrics": lambda: metric_table("register_call_metrics"),
     "lookup-metrics": lambda: metric_table("register_lookup_metrics"),
     "configuration": config_tables,
@@ -341,10 +352,10 @@ PARTS: dict[str, Callable[[], str]] = {
 def with_parts_anew(text: str) -> str:
     """A document with its generated parts as the code has them now."""
 
-    def anew(found: re.Match[str]) -> str:
+    def made(found: re.Match[str]) -> str:
         return f"{found[1]}\n{PARTS[found['name']]()}\n{found[4]}"
 
-    return _PART.sub(anew, text)
+    return _PART.sub(made, text)
 
 
 def parts_in(text: str) -> list[str]:

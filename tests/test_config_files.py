@@ -18,8 +18,10 @@ from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.cli.config import config
 from dispatcher.config import configure_logging, load_config
 from dispatcher.metrics import register_metrics
+from dispatcher.util import log_files
 from statemachines import TransitionRecorder
-from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
+from statemachines.resourcemanager.read.series import ClusterSeries
 from statemachines.resourcemanager.records.config import QueueConfig
 
 ROOT = Path(__file__).parents[1]
@@ -109,12 +111,15 @@ def test_the_logging_configuration_is_accepted(monkeypatch: pytest.MonkeyPatch) 
 def test_the_alert_rules_use_metrics_that_exist(tmp_path: Path) -> None:
     groups = yaml.safe_load((CONFIG / "alerts.yaml").read_text())["groups"]
     rules = [rule for each in groups for rule in each["rules"] if rule["alert"] != "DaemonGone"]  # Prometheus's `up`
-    used = [re.findall(r"\b(?:dispatcher|statemachine)_\w+", rule["expr"]) for rule in rules]
+    used = [re.findall(r"\b(?:dispatcher|statemachine|resourcemanager)_\w+", rule["expr"]) for rule in rules]
     registry = CollectorRegistry()
     journal = JournalWriter(tmp_path / "journal")
-    register_metrics(AsyncDispatcher(journal=journal), registry, [TransitionRecorder(journal)])
+    manager = ResourceManager()
+    sources = [TransitionRecorder(journal), manager.store, ClusterSeries(manager)]
+    register_metrics(AsyncDispatcher(journal=journal), registry, sources)
+    shown = [*registry.collect(), log_files.family()]
     suffixes = {"counter": ["_total"], "gauge": [""], "summary": ["_sum", "_count"]}
-    exported = {metric.name + suffix for metric in registry.collect() for suffix in suffixes.get(metric.type, [])}
+    exported = {metric.name + suffix for metric in shown for suffix in suffixes.get(metric.type, [])}
     journal.close()
 
     assert all(used)
@@ -132,6 +137,6 @@ def test_every_file_for_a_daemon_can_be_shown_and_is_in_the_wheel() -> None:
 
     assert set(listed.output.split()) == names
     assert {examples / path.relative_to(CONFIG) for path in files} <= in_wheel
-    assert {"alerts", "alerts_test", "grafana/dispatcher.json"} <= names
+    assert {"alerts", "alerts_test", "grafana/dispatcher.json", "grafana/resourcemanager.json"} <= names
     for name in names:
         assert CliRunner().invoke(config, ["show", name]).output.strip()

@@ -108,9 +108,10 @@ def running(folder: Path) -> Iterator[Shop]:
         shop.process.communicate(timeout=TIMEOUT_S)
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    with running(tmp_path) as shop:
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """For tests that look into it and leave it running."""
+    with running(tmp_path_factory.mktemp("shop")) as shop:
         yield shop
 
 
@@ -142,10 +143,10 @@ def test_its_door_shows_both_dispatchers_and_its_parts(shop: Shop) -> None:
     assert process["pid"] == shop.process.pid
 
 
-def test_its_door_is_a_socket_of_its_user_alone(shop: Shop, tmp_path: Path) -> None:
+def test_its_door_is_a_socket_of_its_user_alone(shop: Shop) -> None:
     path = Path(shop.socket)
 
-    assert path == tmp_path / "dispatcher" / f"shop-{shop.process.pid}.sock"
+    assert path == shop.folder.parent / "dispatcher" / f"shop-{shop.process.pid}.sock"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -189,7 +190,7 @@ def test_the_file_maintenance_makes_it_not_ready_and_leaves_it_live(shop: Shop) 
 
 
 @pytest.mark.parametrize(("arguments", "said"), [(["ps"], "shop"), (["status", "shop"], "orders"), (["top"], "orders")])
-def test_the_command_looks_into_it(shop: Shop, tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_the_command_looks_into_it(shop: Shop, arguments: list[str], said: str) -> None:
     pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
     once = ["--once"] if arguments == ["top"] else []
 
@@ -199,7 +200,7 @@ def test_the_command_looks_into_it(shop: Shop, tmp_path: Path, arguments: list[s
         text=True,
         timeout=TIMEOUT_S,
         check=False,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        env={**os.environ, "XDG_RUNTIME_DIR": str(shop.folder.parent)},
     )
 
     assert looked.returncode == 0, looked
@@ -225,8 +226,9 @@ def ends_with_an_open_stream(shop: Shop) -> float:
     return took_s
 
 
-def test_sigterm_ends_it_while_a_client_has_a_stream(shop: Shop) -> None:
-    assert ends_with_an_open_stream(shop) <= DRAIN_TIMEOUT_S + STOP_S
+def test_sigterm_ends_it_while_a_client_has_a_stream(tmp_path: Path) -> None:
+    with running(tmp_path) as shop:
+        assert ends_with_an_open_stream(shop) <= DRAIN_TIMEOUT_S + STOP_S
 
 
 @pytest.mark.slow

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,10 @@ from .documents import PAGES, ROOT, examples_of, module_for, name_of, pages_with
 
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 MOST_README_LINES = 120
+PUBLIC = {
+    package: table["names"]
+    for package, table in tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).items()
+}
 
 
 @pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
@@ -34,6 +40,44 @@ def test_no_example_posts_in_an_assert(page: Path) -> None:
     ]
     posts = [ast.unparse(each) for each in asserts if re.search(r"\.(post|post_\w+)\((?!['\"]/)", ast.unparse(each))]
     assert posts == []
+
+
+PROGRAMS = [*(ROOT / "examples").glob("*.py"), *(ROOT / "docs" / "tutorials").glob("*/*.py")]
+INSIDES = ("docs/explanation/", "docs/architecture", "CHANGELOG")
+"""Pages that name modules: about how it works, and about what has changed."""
+OURS = r"(?:dispatcher|statemachines|pipeline)(?:\.[a-z_]+)*"
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *PROGRAMS], ids=name_of)
+def test_users_are_shown_public_names_only(document: Path) -> None:
+    """All others can change in any release."""
+    text = document.read_text(encoding="utf-8")
+    is_program = document.suffix == ".py"
+    codes = [text] if is_program else re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.M | re.S)
+    imports = [each for code in codes for each in ast.walk(ast.parse(code)) if isinstance(each, ast.ImportFrom)]
+    shown = {(str(each.module), alias.name) for each in imports for alias in each.names}
+    if not is_program:
+        added = re.findall(rf"^\+from ({OURS}) import (\w.*)$", text, re.M)  # what a step of a tutorial changes
+        shown |= {(module, name) for module, names in added for name in names.split(", ")}
+    if not is_program and not name_of(document).startswith(INSIDES):
+        shown |= set(re.findall(rf"`({OURS}\.\w+)\.(\w+)(?:\(.*?\))?`", text))
+
+    private = {f"{module}.{name}" for module, name in shown if not is_public(module, name)}
+    assert private == set()
+
+
+def is_public(module: str, name: str) -> bool:
+    """Whether the name is in the reference, or not one of a module of ours: `dispatcher.event_handler.handle`."""
+    if not re.fullmatch(OURS, module) or name in PUBLIC.get(module, ()) or f"{module}.{name}" in PUBLIC:
+        return True
+    page = ROOT / "docs" / "api" / f"{module}.md"
+    if page.exists() and name in page.read_text(encoding="utf-8").split():
+        return True
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

@@ -28,6 +28,7 @@ PUBLIC = {
     for package, table in tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).items()
 }
 EXTRAS = ("pyspark", "pyarrow", "pandas", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2", "textual")
+EXTRAS += ("cronsim",)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,46 @@ def test_the_core_imports_none_of_the_extras(module: str) -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
     assert loaded.stdout.strip() == "[]"
+
+
+FIRST_POST = """
+import sys
+from enum import Enum
+from dispatcher import AsyncDispatcher, Event
+print(*sys.modules)
+class Work(Enum):
+    DONE = 1
+dispatcher = AsyncDispatcher()
+print(*sys.modules)
+dispatcher.register(Work, lambda event: None)
+with dispatcher:
+    dispatcher.post(Event(Work.DONE))
+print(*sys.modules)
+"""
+"""Prints the modules that are loaded after the import, after the constructor, and at the end."""
+
+
+def test_a_dispatcher_imports_what_it_uses_and_no_more() -> None:
+    """Its import took longer than that of pydantic four times over."""
+    command = [sys.executable, "-c", FIRST_POST]
+
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    imported, made, ended = (set(line.split()) for line in printed.splitlines())
+    heavy = {
+        "pydantic",
+        "yaml",
+        "asyncio",
+        "prometheus_client",
+        "json",
+        "logging.config",
+        "tempfile",
+        "importlib.metadata",
+    }
+    assert imported & heavy == set()
+    assert made & (heavy - {"pydantic"}) == set()
+    assert ended == made
+    assert len({name for name in imported if name.startswith("dispatcher.")}) <= 77
 
 
 @pytest.mark.parametrize("module", ["pipeline", "pipeline.streaming", "pipeline.cli"])
@@ -58,6 +99,19 @@ def test_asynchronous_calls_do_not_import_pydantic(module: str) -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
     assert loaded.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("package", ["statemachines", "pipeline"])
+def test_a_module_that_hides_the_dispatcher_is_named(tmp_path: Path, package: str) -> None:
+    (tmp_path / "dispatcher.py").write_text("mine = 1\n")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import {package}"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: {package} needs the package dispatcher of central-dispatcher, but Python finds another "
+        f"dispatcher at {tmp_path / 'dispatcher.py'}: rename or remove that one, or take it off PYTHONPATH"
+    )
 
 
 def test_a_python_worker_that_reads_a_journal_imports_no_reports_and_no_resource_manager() -> None:
@@ -116,7 +170,7 @@ def test_all_names_what_a_package_re_exports(name: str) -> None:
 def test_the_extras_are_those_that_users_need() -> None:
     described = metadata("central-dispatcher")
 
-    assert set(described.get_all("Provides-Extra") or []) == {"cli", "connect", "postgres", "spark", "web"}
+    assert set(described.get_all("Provides-Extra") or []) == {"cli", "connect", "cron", "postgres", "spark", "web"}
 
 
 @pytest.mark.parametrize("package", PUBLIC)
@@ -125,6 +179,18 @@ def test_the_public_names_are_those_that_are_kept_in_the_list(package: str) -> N
 
     new, gone = sorted(exported - set(PUBLIC[package])), sorted(set(PUBLIC[package]) - exported)
     assert (new, gone) == ([], []), "change tests/public_names.toml, and tell of it in CHANGELOG.md"
+
+
+def test_the_top_level_has_the_names_that_embedders_use_and_no_more() -> None:
+    assert len(PUBLIC["dispatcher"]) <= 53
+
+
+@pytest.mark.parametrize("name", ["MailboxExecutor", "RejectedExecutionError"])
+def test_a_name_that_moved_to_the_mailbox_is_found_at_its_old_place_with_a_warning(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"import {name} from dispatcher.mailbox"):
+        old = getattr(importlib.import_module("dispatcher"), name)
+
+    assert old is getattr(importlib.import_module("dispatcher.mailbox"), name)
 
 
 KINDS = """

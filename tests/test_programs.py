@@ -239,10 +239,11 @@ def test_a_line_that_is_not_understood_is_named_and_the_next_one_is_read(
         program.says(1)
     program.send(wrong, {"orders": "PLACED order-1", "scheduler": "0 q true"}[name])
 
-    named, accepted = program.says(2)
+    [named] = program.says(1)
 
     assert wrong in named
-    assert accepted.startswith("accepted ")
+    while not program.says(1)[0].startswith("accepted "):  # the handler thread may talk first
+        pass
 
 
 def test_a_scheduler_whose_disk_is_full_ends_with_the_reason(tmp_path: Path) -> None:

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from .documents import PAGES, ROOT, examples_of, module_for, run_examples
-from .tutorials import ON_SPARK, TUTORIALS, Wrong, blocks_of, changed, commands_in, follow, is_followed, needs
+from .tutorials import (
+    ON_SPARK,
+    TUTORIALS,
+    Wrong,
+    blocks_of,
+    changed,
+    commands_in,
+    follow,
+    is_followed,
+    is_shuffle_of,
+    needs,
+)
 
 SHORT_PAGES = [page for folder in ("coming-from", "how-to") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
 STEPS = sorted((ROOT / "docs" / "tutorials" / "daemon").glob("shop_*.py"))
@@ -74,9 +85,22 @@ def test_a_page_that_says_something_else_is_found(tmp_path: Path) -> None:
         follow(page, tmp_path)
 
 
+def test_a_line_that_the_page_leaves_out_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ seq 3\n1\n3\n```\n")
+
+    with pytest.raises(Wrong, match="2"):
+        follow(page, tmp_path)
+
+
+def test_lines_of_a_job_may_come_between_others() -> None:
+    assert is_shuffle_of(("job 1", "a", "...", "job 2"), ("job 1", "job 2"), ("a", "b"))
+    assert not is_shuffle_of(("job 1", "a"), ("job 1", "job 2"), ("a",))
+
+
 def test_a_job_in_the_background_goes_on_from_command_to_command(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```console\n$ cat > b.txt; (echo a; sleep 1000) &\na\n$ kill $!; ls\nb.t...\n```\n")
+    page.write_text("```console\n$ cat > b.txt; (echo a; sleep 1000) &\na\n$ kill $!; ls\nb.t...\npage.md\n```\n")
 
     follow(page, tmp_path)
 

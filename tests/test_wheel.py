@@ -18,7 +18,8 @@ pytestmark = pytest.mark.long
 
 CONFIG = ROOT / "config"
 EXAMPLES = sorted(path.stem for path in CONFIG.glob("*.yaml"))
-ALL_EXAMPLES = sorted([*EXAMPLES, "grafana/dispatcher.json", "systemd/dispatcher.service"])
+GRAFANA = sorted(f"grafana/{path.name}" for path in (CONFIG / "grafana").glob("*.json"))
+ALL_EXAMPLES = sorted([*EXAMPLES, *GRAFANA, "systemd/dispatcher.service"])
 DATA = (".html", ".js", ".css", ".properties")
 
 

@@ -5,8 +5,8 @@ The blocks of a tutorial, in the order of the page:
 - of a language and the name of a file, such as `python shop.py`: the file is written.
 - `diff` and the name of a file: its lines with `-` go, those with `+` come. Hunks are parted by lines with `...`.
 - `console`: lines that begin with `$ ` are typed into a shell, which goes on from block to block. The other lines are
-  what is printed. A line `...` stands for any lines, and `...` in a line for any text. While a command runs in the
-  background, lines may come in another order, and between others.
+  what is printed, all of it. A line `...` stands for any lines, and `...` in a line for any text. The lines of a job in
+  the background may come between others.
 - `python spark`: is run in this process. A block `text` that follows is what it prints.
 """
 
@@ -24,9 +24,10 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from .commands import living_in_session
 from .documents import ROOT
@@ -35,8 +36,10 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ON_SPARK = ("what-if",)
 """Those with commands that start Spark."""
 TIMEOUT_S = 120.0
-PORTS = ("9464", "8000")
+PORTS = ("9464", "8000", "8080")
 """The ports in the tutorials. Another one takes the place of each, which is free."""
+NOTICE = re.compile(r"(\[\d+\][+-]?|bash: line \d+:| ) +(\d+ )?(Done|Exit|Killed|Terminated)\b.*|INFO:  .*")
+"""What a shell prints about its jobs, and uvicorn about requests. A page may leave it out."""
 
 
 class Block(NamedTuple):
@@ -138,13 +141,19 @@ def text_pattern(line: str) -> str:
 
 
 class Terminal:
-    """A shell in a folder, with what it prints. Leaving it ends all that it has started."""
+    """A shell in a folder, with what it prints. Leaving it ends all that it has started.
+
+    Jobs in the background and commands print into a pipe each: the lines of each keep their order, and every line of
+    both has to be on the page.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._printed = threading.Condition()
-        self._lines: list[str] = []  # guarded by _printed
+        self._lines: dict[str, list[str]] = {"jobs": [], "commands": []}  # since the last command; guarded by _printed
+        self._last: list[str] = []
         self._numbers = itertools.count()
         self._has_jobs = False
+        commands, commands_end = os.pipe()
         self._shell = subprocess.Popen(
             ["bash"],
             stdin=subprocess.PIPE,
@@ -153,6 +162,7 @@ class Terminal:
             text=True,
             cwd=folder,
             start_new_session=True,
+            pass_fds=[commands_end],
             env={
                 **os.environ,
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -160,8 +170,15 @@ class Terminal:
                 "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
             },
         )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        os.close(commands_end)
+        self._to_commands = f"{commands_end}"
+        assert self._shell.stdout is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=("jobs", self._shell.stdout)),
+            threading.Thread(target=self._read, args=("commands", os.fdopen(commands, encoding="utf-8"))),
+        ]
+        for reader in self._readers:
+            reader.start()
         self.type("set -m", [])  # job control, as a reader's shell has it
 
     def __enter__(self) -> Terminal:
@@ -174,51 +191,66 @@ class Terminal:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self._shell.wait(TIMEOUT_S)
-        self._reader.join(TIMEOUT_S)
+        for reader in self._readers:
+            reader.join(TIMEOUT_S)
         assert self._shell.stdin is not None
         with contextlib.suppress(OSError):
             self._shell.stdin.close()
-        assert self._shell.stdout is not None
-        self._shell.stdout.close()
+        last = self._last[-1:] if self._last[-1:] == ["..."] else []
+        if error is None and not is_shuffle_of(tuple(last), *map(tuple, self._lines.values())):
+            raise self._wrong("after the last command", last)
 
     def type(self, command: str, printed: list[str]) -> None:
         """Run a command, and wait for what the page says that it prints."""
-        begin, end = len(self._lines), f"end of command {next(self._numbers)}"
+        end = f"end of command {next(self._numbers)}"
+        is_job = command.endswith("&")
+        self._has_jobs = self._has_jobs or is_job
+        to = "" if is_job else f" >&{self._to_commands} 2>&1"
         assert self._shell.stdin is not None
-        self._shell.stdin.write(f"eval {shlex.quote(command)} < /dev/null\necho {end}\n")
+        self._shell.stdin.write(f"eval {shlex.quote(command)} < /dev/null{to}\necho {end} >&{self._to_commands}\n")
         self._shell.stdin.flush()
-        self._has_jobs = self._has_jobs or command.endswith("&")
         deadline = time.monotonic() + TIMEOUT_S
         with self._printed:
-            while not self._is_as_said(begin, end, printed):
+            while not self._is_as_said(end, printed):
                 left = deadline - time.monotonic()
-                if left <= 0 or not self._printed.wait(left):
-                    raise self._wrong(command, begin, printed)
+                if (end in self._lines["commands"] and not self._has_jobs) or left <= 0 or not self._printed.wait(left):
+                    raise self._wrong(command, printed)
+            for lines in self._lines.values():
+                lines.clear()
+            self._last = printed
 
-    def _is_as_said(self, begin: int, end: str, printed: list[str]) -> bool:
-        lines = self._lines[begin:]
-        if end not in lines:
-            return False
-        if self._has_jobs:
-            others = lines.copy()
-            for line in printed:
-                found = next((each for each in others if re.fullmatch(text_pattern(line), each)), None)
-                if found is None:
-                    return False
-                if line.strip() != "...":
-                    others.remove(found)
-            return True
-        if re.fullmatch(pattern_of(printed), "".join(f"{line}\n" for line in lines if line != end)) is None:
-            raise self._wrong(end, begin, printed)
-        return True
+    def _is_as_said(self, end: str, printed: list[str]) -> bool:
+        commands = self._lines["commands"]
+        return commands[-1:] == [end] and is_shuffle_of(
+            tuple(printed), tuple(self._lines["jobs"]), tuple(commands[:-1])
+        )
 
-    def _wrong(self, command: str, begin: int, printed: list[str]) -> Wrong:
-        expected, got = "\n".join(printed), "\n".join(self._lines[begin:])
+    def _wrong(self, command: str, printed: list[str]) -> Wrong:
+        expected, got = "\n".join(printed), "\n".join([*self._lines["jobs"], *self._lines["commands"]])
         return Wrong(f"{command}: the page says that this prints\n{expected}\n\nbut it prints\n{got}")
 
-    def _read(self) -> None:
-        assert self._shell.stdout is not None
-        for line in self._shell.stdout:
-            with self._printed:
-                self._lines.append(line.rstrip())
-                self._printed.notify_all()
+    def _read(self, name: str, pipe: IO[str]) -> None:
+        with pipe:
+            for line in pipe:
+                with self._printed:
+                    self._lines[name].append(line.rstrip())
+                    self._printed.notify_all()
+
+
+@cache
+def is_shuffle_of(said: tuple[str, ...], *printed: tuple[str, ...]) -> bool:
+    """Whether the page's lines are those of all outputs, each in its own order. The page may leave out notices."""
+    if not said and not any(printed):
+        return True
+    line, after = (said[0], said[1:]) if said else (None, ())
+    if line == "..." and is_shuffle_of(after, *printed):
+        return True
+    for at, lines in enumerate(printed):
+        if lines:
+            rest = (*printed[:at], lines[1:], *printed[at + 1 :])
+            is_said = line is not None and re.fullmatch(text_pattern(line), lines[0]) is not None
+            if is_said and is_shuffle_of(said if line == "..." else after, *rest):
+                return True
+            if NOTICE.fullmatch(lines[0]) and is_shuffle_of(said, *rest):
+                return True
+    return False

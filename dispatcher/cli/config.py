@@ -14,7 +14,7 @@ from dispatcher.errors import ConfigError
 FOLDERS: Final = ("", "grafana", "systemd")
 """Folders with examples, below the repository's `config`."""
 
-config = typer.Typer(no_args_is_help=True, help="Print the example configuration, to start your own from.")
+config: typer.Typer = typer.Typer(no_args_is_help=True, help="Print the example configuration, to start your own from.")
 
 
 @config.command("list")

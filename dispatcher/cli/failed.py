@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dispatcher.cli.console import aligned, time_text
-from dispatcher.dead_letters import read_letters
+from dispatcher.dead_letters import DeadLetters, StoredLetter
 from dispatcher.errors import ConfigError
 from dispatcher.journal import EVENTS, read_rows
 from dispatcher.journal.format.partitions import partition_number
+from dispatcher.journal.read import read_unhandled
 from dispatcher.journal.snapshot import parts_of
-from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.util.units import NS_PER_S
 
 _AGO: Final = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[smhd])")
@@ -23,47 +24,30 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class FailedEvent(NamedTuple):
-    """An event that has failed. What its journal does not say is None."""
+@dataclass(frozen=True, slots=True)
+class FailedEvent(StoredLetter):
+    """An event that has failed: a dead letter, or a row.
 
-    folder: Path
-    """Of its journal."""
-    partition: int | None
-    number: int
-    """A dead letter's accepted seq, a row's seq; each partition counts by itself."""
-    dispatcher: str
-    event_class: str
-    event_type: str
-    entity: str | None
-    failed_ns: int
-    """Unix ns."""
-    attempts: int | None
-    error: str
-    traceback: str | None
-    event: Any
-    """The event's fields, or its repr if its class was not declared; of a row, its payload."""
-    is_letter: bool
-    is_declared: bool
-    """It can be redelivered."""
+    A row has its seq as `number` and its payload as `event`, and knows neither attempts nor a traceback.
+    """
 
-    @property
-    def name(self) -> str:
-        """The number, with the partition if there are several: `17`, `1/17`."""
-        return str(self.number) if self.partition is None else f"{self.partition}/{self.number}"
+    is_letter: bool = True
 
     @property
     def what(self) -> str:
         return f"{self.event_class}.{self.event_type}"
 
     def as_json(self) -> str:
-        said = self._asdict()
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
         del said["folder"], said["is_letter"]
+        if not self.is_letter:
+            said["attempts"] = said["traceback"] = None
         if self.partition is None:
             del said["partition"]
         return json.dumps(said)
 
 
-class Wanted(NamedTuple):
+class WantedFailures(NamedTuple):
     """Which failed events a command is about; None: all."""
 
     entity: str | None
@@ -87,42 +71,20 @@ def failed_events(journal: Path, on_damage: Callable[[str], None]) -> list[Faile
         JournalError: not a journal, or a file or a dead letter cannot be read.
     """
     parts = parts_of(journal)
+    # Rows in a folder of dead letters are of events that were redelivered. Those that failed again are letters again.
+    if any(read_unhandled(folder).is_of_letters for folder in parts.folders):
+        return [_of_letter(letter) for letter in DeadLetters(journal, on_damage=on_damage)]
     for name in parts.missing:
         on_damage(f"{name}: is missing")
     found: list[FailedEvent] = []
     for folder in parts.folders:
         partition = partition_number(folder) if parts.is_partitioned else None
-        found += _failed_in(folder, partition, lambda line, of=folder: on_damage(parts.named(of, line)))  # type: ignore[misc]
+        found += _failed_rows(folder, partition, lambda line, of=folder: on_damage(parts.named(of, line)))  # type: ignore[misc]
     return sorted(found, key=lambda each: each.failed_ns)
 
 
-def _failed_in(folder: Path, partition: int | None, on_damage: Callable[[str], None]) -> Iterator[FailedEvent]:
-    damages: list[str] = []
-    unhandled = read_unhandled(folder, damages.append)
-    # Rows in a folder of dead letters are of events that were redelivered. Those that failed again are letters again.
-    if not unhandled.is_of_letters:
-        yield from _failed_rows(folder, partition, on_damage)
-        return
-    for line in damages:
-        on_damage(line)
-    for letter in read_letters(unhandled.events):
-        died = letter.died
-        yield FailedEvent(
-            folder=folder,
-            partition=partition,
-            number=letter.accepted_seq,
-            dispatcher=died.dispatcher,
-            event_class=letter.event_class,
-            event_type=letter.event_type,
-            entity=died.entity,
-            failed_ns=died.failed_ns,
-            attempts=died.attempts,
-            error=died.error,
-            traceback=died.traceback,
-            event=letter.event,
-            is_letter=True,
-            is_declared=letter.is_declared,
-        )
+def _of_letter(letter: StoredLetter) -> FailedEvent:
+    return FailedEvent(**{each.name: getattr(letter, each.name) for each in fields(letter)})
 
 
 def _failed_rows(folder: Path, partition: int | None, on_damage: Callable[[str], None]) -> Iterator[FailedEvent]:
@@ -139,12 +101,12 @@ def _failed_rows(folder: Path, partition: int | None, on_damage: Callable[[str],
             event_type=row["event_type"],
             entity=row.get("entity"),
             failed_ns=row["finished_at"],
-            attempts=None,
+            attempts=0,
             error=row.get("error") or row["outcome"],
-            traceback=None,
+            traceback="",
             event=None if payload is None else json.loads(payload),
-            is_letter=False,
             is_declared=False,
+            is_letter=False,
         )
 
 
@@ -155,7 +117,7 @@ def failed_table(failed: Sequence[FailedEvent]) -> Iterator[str]:
             time_text(each.failed_ns),
             each.what,
             each.entity or "-",
-            "-" if each.attempts is None else str(each.attempts),
+            str(each.attempts) if each.is_letter else "-",
             each.error,
         )
         for each in failed

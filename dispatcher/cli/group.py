@@ -28,7 +28,6 @@ def command_line() -> typer.Typer:
     app = typer.Typer(
         cls=_Commands,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         help="A central event dispatcher, the resource manager on it, and the reports over its journal.",
     )

@@ -14,26 +14,26 @@ import typer
 from dispatcher import journal as journals
 from dispatcher.cli import redelivery
 from dispatcher.cli.console import RowFormat, aligned, echo, echo_json, time_text
-from dispatcher.cli.failed import FailedEvent, Wanted, failed_events, failed_table, parse_since
+from dispatcher.cli.failed import FailedEvent, WantedFailures, failed_events, failed_table, parse_since
 from dispatcher.cli.group import EntryPointGroup
 from dispatcher.cli.ops.options import CaFile, TokenFile, address_of, answering
 from dispatcher.cli.scheduled import forget as forget_keys
 from dispatcher.cli.scheduled import read_scheduled, scheduled_table
 from dispatcher.errors import ConfigError, JournalError
+from dispatcher.journal.format.entity_data import fields_in
 from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
-from dispatcher.journal.indexing import index_journal
+from dispatcher.journal.read import read_unhandled
 from dispatcher.journal.snapshot import parts_of
-from dispatcher.journal.unhandled import read_unhandled
-from dispatcher.util.figures import plain_milliseconds
+from dispatcher.util.figures import counted, plain_milliseconds
 
 
-class _Commands(EntryPointGroup):
+class _JournalCommands(EntryPointGroup):
     entry_points_of = "dispatcher.journal_commands"
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, help="Inspect an event journal.")
+app: typer.Typer = typer.Typer(cls=_JournalCommands, no_args_is_help=True, help="Inspect an event journal.")
 
 Journal = Annotated[Path, typer.Argument(help="the journal's folder")]
 OfEntity = Annotated[str | None, typer.Option("--entity", help="only events about this entity")]
@@ -64,7 +64,8 @@ def verify(journal: Journal) -> None:
     aside = [str(path.relative_to(journal)) for part in parts_of(journal).folders for path in set_aside_files(part)]
     if aside:
         echo(f"set aside by recovery, and not read: {', '.join(aside)}")
-    echo(f"{found.events} events, {found.transitions} transitions, {len(found.problems)} problems")
+    parts = (found.events, "event"), (found.transitions, "transition"), (len(found.problems), "problem")
+    echo(", ".join(counted(number, noun) for number, noun in parts))
     if found.problems:
         raise typer.Exit(1)
 
@@ -113,7 +114,7 @@ def recover(
     for event in events:
         echo_json(event.decode("utf-8", "replace"))
     if events:
-        echo(f"{len(events)} events were accepted and not handled", err=True)
+        echo(f"{counted(len(events), 'event', 'was')} accepted and not handled", err=True)
     if recovered.losses:
         raise typer.Exit(1)
 
@@ -133,8 +134,7 @@ def history(
 ) -> None:
     """Print an entity's transitions, and the events about it that caused none, newest first.
 
-    It can run while a daemon writes the journal. Segments without a valid index are read in full, then indexed for
-    the next time. Exit code 1: no rows.
+    It reads the whole journal, and can run while a daemon writes it. Exit code 1: no rows.
     """
     damages: list[str] = []
     found = entity_history(
@@ -154,10 +154,6 @@ def history(
         echo("older rows may exist: a greater --limit, or the folder of one partition, shows more", err=True)
     elif not found.complete:
         echo(f"older rows may exist: --before-seq {found.transitions[-1].seq}", err=True)
-    try:
-        index_journal(journal)
-    except JournalError as error:
-        echo(str(error), err=True)
     if not found.transitions:
         raise typer.Exit(1)
 
@@ -172,7 +168,7 @@ def failed(
         bool, typer.Option("--json", help="print a JSON object per event, with its fields and the traceback")
     ] = False,
 ) -> None:
-    """List the events that have failed for good, oldest first.
+    """List the events that failed after their last attempt, oldest first.
 
     JOURNAL is a folder of dead letters, or a journal, whose rows record failed events without attempts and traceback.
     It can run while a daemon writes the journal. Exit code 1: no failed event was found.
@@ -257,7 +253,7 @@ def scheduled(
         list[str] | None, typer.Option("--forget", metavar="KEY", help="cancel what this key holds; repeat it for more")
     ] = None,
 ) -> None:
-    """List what is scheduled under keys, soonest first: delayed events, and when each post_every is due next.
+    """List what is scheduled under keys, soonest first: delayed events, and each post_every, with its rule.
 
     It can run while a daemon writes the journal. --forget can't: there, call dispatcher.cancel(key). Exit code 1: a key
     to forget holds nothing.
@@ -277,7 +273,7 @@ def scheduled(
         echo(line)
 
 
-def _recover_with(journal: Path, factory: str) -> list[redelivery.Redelivered]:
+def _recover_with(journal: Path, factory: str) -> list[redelivery.RedeliveredEvents]:
     unhandled = {folder: read_unhandled(folder) for folder in parts_of(journal).folders}
     if not any(each.is_of_letters for each in unhandled.values()):
         return [redelivery.redeliver(journal, factory)]
@@ -296,7 +292,7 @@ def _declared(letters: Iterable[FailedEvent]) -> list[FailedEvent]:
 
 def _redeliver_with(
     factory: str, letters: Iterable[FailedEvent], folders: Iterable[Path] = ()
-) -> list[redelivery.Redelivered]:
+) -> list[redelivery.RedeliveredEvents]:
     """Hand out these letters, and what else these folders have that is no letter."""
     seqs: dict[Path, set[int]] = {folder: set() for folder in folders}
     for each in letters:
@@ -313,21 +309,22 @@ def _redeliver_to(daemon: str, token_file: Path | None, ca: Path | None, letters
     for line in found.refused:
         echo(line, err=True)
     left = len(letters) - found.posted - len(found.refused)
-    echo(f"{found.posted} events posted, {len(found.refused)} refused, {left} left" + (": no room" if left else ""))
+    room = ": no room" if left else ""
+    echo(f"{counted(found.posted, 'event')} posted, {len(found.refused)} rejected, {left} left{room}")
     if found.refused or left:
         raise typer.Exit(1)
 
 
-def _end_redelivery(ended: Iterable[redelivery.Redelivered]) -> None:
+def _end_redelivery(ended: Iterable[redelivery.RedeliveredEvents]) -> None:
     handled, failed, left, scheduled = map(sum, zip((0, 0, 0, 0), *ended, strict=True))
     later = f", {scheduled} scheduled for later" if scheduled else ""
-    echo(f"{handled} events handled, {failed} failed, {left} left{later}")
+    echo(f"{counted(handled, 'event')} handled, {failed} failed, {left} left{later}")
     if failed or left:
         raise typer.Exit(1)
 
 
-def _wanted(entity: str | None, type: str | None, since: str | None) -> Wanted:
-    return Wanted(entity, type, None if since is None else parse_since(since, datetime.now(UTC)))
+def _wanted(entity: str | None, type: str | None, since: str | None) -> WantedFailures:
+    return WantedFailures(entity, type, None if since is None else parse_since(since, datetime.now(UTC)))
 
 
 def _history_table(rows: Sequence[HistoryRow]) -> Iterator[str]:
@@ -337,10 +334,11 @@ def _history_table(rows: Sequence[HistoryRow]) -> Iterator[str]:
 
 def _history_cells(row: HistoryRow) -> tuple[str, ...]:
     remarks = [
-        "refused" if row.valid is False else "",
+        "rejected" if row.valid is False else "",
         "" if row.outcome in (None, "handled") else str(row.outcome),
         row.error or "",
         "redelivered" if row.redelivered else "",
+        "" if row.data is None else f"data {fields_in(row.data)}",
     ]
     event = row.event_type if row.event_class is None else f"{row.event_class}.{row.event_type}"
     return (

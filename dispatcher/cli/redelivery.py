@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.cli.imported import described, imported
 from dispatcher.config import JournalConfig
-from dispatcher.dead_letters import DeadLetters, line_of
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.groups import MultiDispatcher
 from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.partitioned import PartitionedJournal
+from dispatcher.journal.read import read_unhandled
 from dispatcher.journal.snapshot import parts_of, permissions_of
-from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.letter_target import LetterTarget, line_of
 from dispatcher.util.terminal import one_line
 
 _LONGEST_REPR: Final = 200
@@ -28,7 +26,7 @@ _LONGEST_WAIT_S: Final = 10.0
 """The longest wait for the next attempt at an event."""
 
 
-class Redelivered(NamedTuple):
+class RedeliveredEvents(NamedTuple):
     """What became of a journal's unhandled events: how many of each."""
 
     handled: int
@@ -38,7 +36,7 @@ class Redelivered(NamedTuple):
     """The time of their post or of their next attempt has not come. They stay in the journal, for its next start."""
 
 
-def redeliver(path: Path, factory: str) -> Redelivered:
+def redeliver(path: Path, factory: str) -> RedeliveredEvents:
     """Make a dispatcher with `factory` (`module:function`), drain it, and stop it. The function is called with a
     JournalWriter or, for a partitioned journal, with a PartitionedJournal. Blocks while handlers run, and for up to 10
     seconds until the next attempt at an event.
@@ -53,6 +51,8 @@ def redeliver(path: Path, factory: str) -> Redelivered:
     try:
         dispatcher, parts = _made(make, factory, journal)
         started_ns = parts[0].core.schedule.unix_now_ns()
+        for part in parts:
+            part.core.schedule.resumes = False  # rhythms are the daemon's
         with dispatcher:
             _drain(dispatcher, parts)
     finally:
@@ -61,8 +61,8 @@ def redeliver(path: Path, factory: str) -> Redelivered:
     return _ended(parts, left, started_ns)
 
 
-def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> Redelivered:
-    """As `redeliver`, for the dead letters of these accepted seqs in the folder of one dispatcher's. The others stay.
+def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> RedeliveredEvents:
+    """Redeliver the dead letters with these accepted seqs, from one dispatcher's folder of dead letters. Others stay.
 
     An event that fails again is a dead letter again. The dispatcher that the function makes keeps it if it was given
     `dead_letters`; otherwise the folder does. Events that an earlier, interrupted call left unhandled are handled too.
@@ -73,16 +73,14 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> Redeliver
         return accepted.seq in chosen or marks_of(accepted.line).died is None
 
     permissions = permissions_of(folder).name
-    journal = JournalWriter(
-        folder, JournalConfig(write_ahead=True, durability="sync", history_index=False, permissions=permissions)
-    )
+    journal = JournalWriter(folder, JournalConfig(write_ahead=True, durability="sync", permissions=permissions))
     try:
         journal.recovered = tuple(filter(is_due, journal.recovered))
         dispatcher, [part] = _made(make, factory, journal)
         errors, codec = part.core.errors, part.core.queue.write_ahead
         if errors.dead_letters is None:
             # The new line is in the journal before the row that says that the old one has failed.
-            errors.dead_letters = DeadLetters(
+            errors.dead_letters = LetterTarget(
                 part.name,
                 lambda letter: journal.append_accepted(line_of(letter, codec)),
                 codec,
@@ -111,13 +109,13 @@ def _waits_for_an_attempt(part: AsyncDispatcher) -> bool:
     return bool(is_left) and core.retries.next_attempt_s() > _LONGEST_WAIT_S
 
 
-def _ended(parts: Iterable[AsyncDispatcher], left: Iterable[Accepted], started_ns: int) -> Redelivered:
+def _ended(parts: Iterable[AsyncDispatcher], left: Iterable[Accepted], started_ns: int) -> RedeliveredEvents:
     """`started_ns`: Unix ns; what is due later is scheduled."""
     stats = [part.stats() for part in parts]
     marks = [marks for each in left if (marks := marks_of(each.line)).has_event]
     scheduled = sum(each.due_ns > started_ns for each in marks)
     handled, failed = sum(each.handled for each in stats), sum(each.failed for each in stats)
-    return Redelivered(handled, failed, len(marks) - scheduled, scheduled)
+    return RedeliveredEvents(handled, failed, len(marks) - scheduled, scheduled)
 
 
 def _made(
@@ -129,7 +127,7 @@ def _made(
     except DispatcherError:
         raise
     except Exception as error:
-        raise ConfigError(f"--with {factory}: the function raised {_described(error)}") from error
+        raise ConfigError(f"--with {factory}: the function raised {described(error)}") from error
     if isinstance(dispatcher, MultiDispatcher) and dispatcher.journal is journal:
         return dispatcher, dispatcher.partitions
     if isinstance(dispatcher, AsyncDispatcher) and dispatcher.core.journal is journal:
@@ -142,30 +140,11 @@ def _made(
 
 
 def _load(factory: str) -> Callable[[Any], Any]:
-    name, colon, function = factory.partition(":")
-    if not (name and colon and function) or not all(map(str.isidentifier, name.split("."))):
-        raise ConfigError(f"--with {factory}: give it as MODULE:FUNCTION, such as package.module:function")
-    # As `python -m` does, so that modules in the current folder, usually the daemon's, are found.
-    sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(f"--with {factory}: the module cannot be imported: {error}") from error
-    except (Exception, SystemExit) as error:  # whatever its code raises, or import_module of such a name
-        raise ConfigError(f"--with {factory}: the module cannot be imported: {_described(error)}") from error
-    finally:
-        sys.path.remove("")
-    made = getattr(module, function, None)
+    made = imported(factory, f"--with {factory}", "function")
     if not callable(made):
+        name, _, function = factory.partition(":")
         raise ConfigError(f"--with {factory}: {name} has no function {function}")
     return made  # type: ignore[no-any-return]
-
-
-def _described(error: BaseException) -> str:
-    """The error's class and text, and the line of the user's code that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {one_line(str(error))}{at}"
 
 
 def _shown(value: object) -> str:

@@ -10,11 +10,13 @@ from typing import NamedTuple
 from dispatcher.cli.console import aligned, time_text
 from dispatcher.config import JournalConfig
 from dispatcher.journal.format.event_codec import in_order_of_acceptance
+from dispatcher.journal.format.marks import is_without_event
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.partitioned import PartitionedJournal
+from dispatcher.journal.read import read_unhandled
 from dispatcher.journal.snapshot import parts_of, permissions_of
-from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.queue.rules import rule_text
 
 
 class KeyedLine(NamedTuple):
@@ -23,8 +25,11 @@ class KeyedLine(NamedTuple):
     key: str
     due_ns: int
     """Unix ns."""
+    last_ns: int
+    """Unix ns of the time that was posted last; 0: none."""
     what: str
-    """The event, as Class.NAME, or `post_every`."""
+    """The event, as Class.NAME; `post_every`, if a factory makes it."""
+    rule: str
     accepted_seq: int
 
 
@@ -61,13 +66,23 @@ def forget(journal: Path, keys: set[str]) -> set[str]:
 
 
 def scheduled_table(lines: list[KeyedLine]) -> Iterator[str]:
-    return aligned(("DUE", "KEY", "WHAT"), [(time_text(line.due_ns), line.key, line.what) for line in lines])
+    def row(line: KeyedLine) -> tuple[str, ...]:
+        last = time_text(line.last_ns) if line.last_ns else "-"
+        return time_text(line.due_ns), last, line.key, line.what, line.rule
+
+    return aligned(("DUE", "LAST", "KEY", "WHAT", "RULE"), [*map(row, lines)])
 
 
 def _keyed(accepted: tuple[Accepted, ...]) -> Iterator[KeyedLine]:
     for each, marks, _ in in_order_of_acceptance(accepted):
-        if not marks.has_event:
-            yield KeyedLine(marks.key, marks.due_ns, "post_every", each.seq)
-        elif marks.timer and marks.attempt == 1:
-            said = json.loads(each.line)
-            yield KeyedLine(marks.timer, marks.due_ns, f"{said['event_class']}.{said['event_type']}", each.seq)
+        key = marks.key or marks.timer
+        if key and not (marks.has_event and (marks.key or marks.attempt > 1)):
+            rule = "once" if marks.has_event else rule_text(marks.rule) if marks.rule else "-"
+            yield KeyedLine(key, marks.due_ns, marks.last_ns, _what(each.line), rule, each.seq)
+
+
+def _what(line: bytes) -> str:
+    if is_without_event(line):
+        return "post_every"
+    said = json.loads(line)
+    return f"{said['event_class']}.{said['event_type']}"

@@ -12,9 +12,9 @@ from dispatcher.cli.console import echo
 from dispatcher.web.config import ROLES
 from dispatcher.web.tokens import add_line, new_token
 
-token = typer.Typer(no_args_is_help=True, help="Create tokens for daemons' web doors.")
+token: typer.Typer = typer.Typer(no_args_is_help=True, help="Create tokens for daemons' web doors.")
 
-Role = Enum("Role", {role: role for role in ROLES})  # type: ignore[misc]
+Role: Enum = Enum("Role", {role: role for role in ROLES})  # type: ignore[misc]
 
 
 # Typer turns a group with one command into that command, unless it has a callback.

@@ -14,18 +14,16 @@ from contextlib import suppress
 from itertools import repeat, starmap
 from operator import length_hint
 from time import perf_counter_ns, sleep
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.deliveries import Answers
+from dispatcher.dispatching.early_signs import EarlySigns
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.lone import LoneEvents, Pauses
 from dispatcher.dispatching.monitor import SIZE_STEP, Backlog, SlowRuns
 from dispatcher.dispatching.stopping import Drain
-from dispatcher.dispatching.times import EventTimes, Progress, TypeSampling
-from dispatcher.journal.writer import JournalWriter
+from dispatcher.dispatching.times import BatchProgress, EventTimes, TypeSampling
 from dispatcher.mailbox.parking import NEVER
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -38,8 +36,14 @@ from dispatcher.routes import NO_TYPE, RoutingTable
 from dispatcher.util.foreign import type_of
 from dispatcher.util.threads import postponed, try_postponed
 
+if TYPE_CHECKING:
+    from dispatcher.config import DispatcherConfig
+    from dispatcher.dispatching.journaled import JournaledDispatching
+    from dispatcher.dispatching.times import IdleTime
+    from dispatcher.journal.writer import JournalWriter
+
 _SIZE_EVERY_NS: Final = 1_000_000
-"""In a flood, the size of the queue is told at most once in this time: its log costs as much as ten events."""
+"""In a flood, the size of the queue is reported at most once in this time: its log costs as much as ten events."""
 
 _NAP_S: Final = 0.01
 _LONG_NS: Final = 10_000
@@ -61,7 +65,7 @@ class BatchDispatching:
         routes: RoutingTable,
         config: DispatcherConfig,
         *,
-        progress: Progress,
+        progress: BatchProgress,
         drain: Drain,
         errors: ErrorPolicy,
         journal: JournalWriter | None,
@@ -90,18 +94,23 @@ class BatchDispatching:
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
         self.progress = progress
-        self.times = times = EventTimes(queue)
+        times = EventTimes(queue)
+        self.times: EventTimes = times
         # Entries that this batch takes, and the turns that it takes them with; handler thread.
         self._count = 0
         self._turns: Iterator[tuple[()]] = repeat((), 0)
         self._ended_ns = 0  # when the last batch ended; handler thread
         self._size_due_ns = 0  # when to tell the size of a long queue next; handler thread
-        self.backlog = Backlog(queue, self.left)
-        self.slow = SlowRuns(name, config.handler_warn_after_s)
+        self.backlog: Backlog = Backlog(queue, self.left)
+        self.signs: EarlySigns = EarlySigns(config, lambda: len(queue.entries), routes.all, errors.letters_lost)
+        self.slow: SlowRuns = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
-        self.answers = Answers(journal)
-        self.journaled = (
-            JournaledDispatching(
+        self.answers: Answers = Answers(journal)
+        self.journaled: JournaledDispatching | None = None
+        if journal is not None:
+            from dispatcher.dispatching.journaled import JournaledDispatching
+
+            self.journaled = JournaledDispatching(
                 name,
                 queue,
                 mailbox,
@@ -115,14 +124,11 @@ class BatchDispatching:
                 clock_ns=clock_ns,
                 alarm=alarm,
             )
-            if journal is not None
-            else None
-        )
         waits, stays = journal is not None, idle_action is None
         self._lone = LoneEvents(
             queue, mailbox, routes, progress, times, self.slow, drain, errors, alarm, only_waits=waits, stays=stays
         )
-        self.idle = self._lone.idle
+        self.idle: IdleTime = self._lone.idle
         self._pauses = Pauses(queue, self.idle) if queue.write_ahead.is_on and stays else None
 
     def __call__(self, controller: MailboxController) -> None:
@@ -254,7 +260,7 @@ class BatchDispatching:
         return False
 
     def _nap(self) -> None:
-        """As the wait for a post, but for a moment: a thread that could not be started is to be tried again."""
+        """Wait for a moment, whether or not a post comes: a thread that could not be started is to be tried again."""
         since_ns = perf_counter_ns()
         sleep(_NAP_S)
         self.idle.note(since_ns, perf_counter_ns())
@@ -364,7 +370,7 @@ class BatchDispatching:
             self.errors.failed(event, error)
 
     def _dispatch_every(self, batch: Iterator[Any] | None) -> None:
-        """As `_dispatch_singly`, and what handlers post meanwhile."""
+        """Dispatch a batch singly, and what handlers post meanwhile."""
         while batch is not None:
             self._dispatch_singly(batch)
             batch = self._next_batch()

@@ -23,7 +23,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import (
@@ -39,11 +38,11 @@ from dispatcher.dispatching.lanes import (
     leave_call,
 )
 from dispatcher.dispatching.monitor import check_every_ms
-from dispatcher.dispatching.retries import Retries
-from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.times import BatchProgress
+from dispatcher.dispatching.timing import Timing
+from dispatcher.dispatching.turns import RatedLane, Turns
 from dispatcher.errors import MailboxClosedError, NoEventInHandError
 from dispatcher.event import AsyncioHandler, Handler, handling_callable, is_async
-from dispatcher.journal.writer import TransitionOrigin
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
@@ -52,15 +51,19 @@ from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.entry import enqueued_ns_of
 from dispatcher.queue.flags import ABANDONED
 from dispatcher.retry import OnError, Retry
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import fields_of, kinds_of, tell, type_of
 from dispatcher.util.threads import start_or_postpone
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from dispatcher.config import DispatcherConfig
+    from dispatcher.dispatching.lane_counts import LaneNow
+    from dispatcher.journal.writer import TransitionOrigin
     from dispatcher.routes import Route
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 _MOST_DESCRIBED: Final = 3
 
@@ -78,21 +81,23 @@ class Coroutines:
         name: str,
         config: DispatcherConfig,
         mailbox: TaskMailbox,
-        progress: Progress,
+        progress: BatchProgress,
         loop: AbstractEventLoop | None,
         time_service: Callable[[], ProcessingTimeService],
-        retries: Retries,
+        timing: Timing,
     ) -> None:
         self._name = name  # never changes, like all fields that do not say otherwise
         self._mailbox = mailbox
         self._progress = progress
         self._loop = loop
         self._time_service = time_service
-        self._retries = retries
+        self._retries = timing.retries
+        self._alarm = timing.alarm
+        self._turns: Turns | None = None  # of handlers with a rate; made for the first one under `_bind_lock`
         self._warn_after_s = config.handler_warn_after_s
         self._check_every_ms = check_every_ms(config)
         # By `_identity` of the handler. A lane lives as long as a registration or events in hand need it. Any thread
-        # adds, under the lock, which is a leaf.
+        # adds, under the lock, which is a leaf but for the inbox's.
         self._lanes: WeakValueDictionary[tuple[int, int], Lane] = WeakValueDictionary()
         self._bind_lock = threading.Lock()
         # Those with events in hand, which an unregistered handler ends as well; handler thread writes, any copies.
@@ -100,7 +105,7 @@ class Coroutines:
         self._ended: deque[Call] = deque()  # loops append, the handler thread pops
         # A mail that looks at `_ended` waits. Its run clears this before it looks; loops read it after appending.
         self._has_mail = False
-        self.count = 0  # events in hand here; handler thread writes, any reads
+        self.count: int = 0  # events in hand here; handler thread writes, any reads
         self._suspension: Suspension | None = None  # while a lane is full; handler thread writes
         self._has_given_up = False  # handler thread
         self._is_watched = False  # `_check` is called at intervals, or will be; handler thread
@@ -155,8 +160,16 @@ class Coroutines:
         with self._bind_lock:
             lane = self._lanes.get(key)
             if lane is None:  # the lane keeps the handler alive, so that no other gets its id
-                self._lanes[key] = lane = Lane(declared, loop, self)
+                self._lanes[key] = lane = self._new_lane(declared, loop)
         return BeginsLater(self._take, lane, keeps_context)
+
+    def _new_lane(self, handler: AsyncioHandler, loop: AbstractEventLoop) -> Lane:
+        """Under `_bind_lock`."""
+        if handler.rate is None:
+            return Lane(handler, loop, self)
+        if self._turns is None:
+            self._turns = Turns(self._queue, self._alarm, self._send)
+        return RatedLane(handler, loop, self, handler.rate, self._turns)
 
     def is_inside(self) -> bool:
         """Whether the caller is a coroutine of this dispatcher that has not ended."""
@@ -175,7 +188,7 @@ class Coroutines:
         return call.lane.handler.capacity == 1 or bool(call.lane.handler.key(event) == call.key)
 
     def transition_origin(self, is_made: bool) -> TransitionOrigin:
-        """As the journal's `origin`, for a caller other than a plain handler.
+        """What the caller's transitions belong to, if the caller is no plain handler.
 
         The handler thread's work between events, mail above all, is no event; its transitions get a row of their own.
         """
@@ -201,7 +214,7 @@ class Coroutines:
         return running is not None and any(lane is not None and lane.loop is running for lane in lanes)
 
     def is_for_this_loop(self) -> bool:
-        """As `is_on_loop`, or whether the dispatcher was given that loop, for handlers that may still be registered."""
+        """Whether the caller runs a handler's loop, or the dispatcher's, whose handlers may come later."""
         return self.is_on_loop() or (self._loop is not None and self._loop is running_loop())
 
     def is_used(self) -> bool:
@@ -213,28 +226,33 @@ class Coroutines:
         return 0 if self._journaled is None else self._journaled.now_ns(perf_counter_ns())
 
     def is_abandoned(self) -> bool:
-        """As LaneOwner."""
+        """Whether no further event begins. Any thread."""
         return self._flags.phase >= ABANDONED
 
     def stamp(self, call: Call) -> None:
-        """As LaneOwner."""
+        """Note when the call goes to its loop. Any thread."""
         call.started_ns = perf_counter_ns()
         if self._journaled is not None:
             call.at = self._journaled.now_ns(call.started_ns)
 
     def end(self, call: Call) -> None:
-        """As LaneOwner."""
+        """The call has ended; `report` follows. Any thread."""
         self._ended.append(call)
 
     def report(self) -> None:
-        """As LaneOwner."""
+        """Have the handler thread look at the calls that have ended. Any thread."""
         if self._ended and not self._has_mail:
             self._has_mail = True
             self._send(self._collect, "coroutines have ended")
 
     def record_later(self, handling: Handling) -> None:
-        """As LaneOwner."""
+        """Have the handler thread record the transitions of an event whose row is written. Any thread."""
         self._send(partial(self._record, handling), "record transitions of an event that has ended")
+
+    def turns_taken(self) -> None:
+        """Calls have had their turns: the loop of the handler thread may go on. Handler thread."""
+        self._resume_if_possible()
+        self.wake()
 
     def nudge(self) -> None:
         """Let the handler thread look at the queue's phase: once ABANDONED, no further event begins."""
@@ -256,6 +274,12 @@ class Coroutines:
         if self._warn_after_s is None or not begun or perf_counter_ns() - max(begun) < self._warn_after_s * 1e9:
             return None
         return f"a handler has as many events in hand as it takes at a time. {_describe(calls)}"
+
+    def lanes(self, limit: int) -> list[LaneNow]:
+        """What each handler has in hand, with its `limit` keys with the most events that wait."""
+        from dispatcher.dispatching.lane_counts import lane_now
+
+        return [lane_now(lane, limit) for lane in self._busy_lanes()]
 
     def _busy_lanes(self) -> list[Lane]:
         return list(self._busy.copy())
@@ -389,7 +413,7 @@ class Coroutines:
         self._progress.done += 1
 
     def _account(self, call: Call) -> None:
-        """As a batch does for a plain handler's event."""
+        """Count the event of a call that has ended, and write its row. Handler thread."""
         is_nested, outcome, error = self._is_nested(), "handled", call.error
         if error is None:
             if call.entry is not None:
@@ -454,9 +478,9 @@ class Coroutines:
         self.count -= len(calls)
         self._progress.done += len(calls)
         contents = kinds_of(call.event for call in calls)
-        message = "%s: stop discarded %d events whose coroutines had not ended: %s"
+        message = "%s: stop discarded %s whose coroutines had not ended: %s"
         fields = {"dispatcher": self._name, "count": len(calls)}
-        tell(log, logging.WARNING, message, self._name, len(calls), contents, extra=fields)
+        tell(log, logging.WARNING, message, self._name, counted(len(calls), "event"), contents, extra=fields)
 
 
 def running_loop() -> AbstractEventLoop | None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatcher.dispatching.lanes import BeginsLater
 from dispatcher.errors import AskError
 from dispatcher.event import Handler
-from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.asks import Ask
 from dispatcher.queue.entry import Entry
 from dispatcher.queue.futures import LatchedFuture
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.util.foreign import class_name, text_of, type_of
+
+if TYPE_CHECKING:
+    from dispatcher.journal.writer import JournalWriter
 
 Give = Callable[[Ask, Any, BaseException | None], None]
 
@@ -49,8 +51,11 @@ class Answers:
             del entry  # the traceback of an error, which an ask gets, refers to this frame
 
     def _give_later(self, ask: Ask, value: Any, error: BaseException | None) -> None:
-        """The event of the ask has ended, and its row comes first. Raises nothing."""
-        self._waiting.append((ask, value, error))
+        """The event of the ask has ended; its row comes first if the log has the event. Raises nothing."""
+        if ask.entry is not None and not ask.entry.accepted_seq:
+            ask.settle(value, error)
+        else:
+            self._waiting.append((ask, value, error))
 
     def give_waiting(self) -> None:
         """Write the rows, and give the answers that wait for them. Between events.

@@ -69,10 +69,10 @@ class _Begun(AnyCoroutine):
         return isinstance(self._error, StopIteration) and not task.cancelling()
 
     def exception(self) -> None:
-        """As Ended."""
+        """None: an end by an error is left to the task."""
 
     def result(self) -> Any:
-        """As Ended, until the task runs. What the coroutine has returned."""
+        """What the coroutine has returned; used until the task runs."""
         return self._error.value if isinstance(self._error, StopIteration) else None
 
     def send(self, value: Any) -> Any:

@@ -17,7 +17,7 @@ from dispatcher.dispatching.deliveries import Answers
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import Call, EventTaken, Handling
 from dispatcher.dispatching.monitor import MAIL_TYPE, SlowRuns, mail_text
-from dispatcher.dispatching.times import EventTimes, Progress
+from dispatcher.dispatching.times import BatchProgress, EventTimes
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.schema import EventRow, Row
 from dispatcher.journal.writer import JournalWriter
@@ -40,8 +40,8 @@ class RowClock:
     """Follows the system clock. One thread at a time: the handler thread, once it runs."""
 
     def __init__(self) -> None:
-        self.offset_ns = time.time_ns() - time.perf_counter_ns()
-        self.due_ns = 0  # of perf_counter_ns: when to follow the system clock again
+        self.offset_ns: int = time.time_ns() - time.perf_counter_ns()
+        self.due_ns: int = 0  # of perf_counter_ns: when to follow the system clock again
 
     def follow(self, now_ns: int) -> bool:
         """Take over a step forward of the system clock; returns whether it was set back.
@@ -80,7 +80,7 @@ class JournaledDispatching:
         mailbox: TaskMailbox,
         routes: RoutingTable,
         *,
-        progress: Progress,
+        progress: BatchProgress,
         times: EventTimes,
         slow: SlowRuns,
         errors: ErrorPolicy,
@@ -292,9 +292,9 @@ class JournaledDispatching:
     def add_transitions(self, handling: Handling) -> None:
         """Record the transitions that an event in a coroutine has made since the last time, under its seq."""
         journal, made = self._journal, len(handling.transitions)
-        for machine, from_state, event_type, to_state, valid, entity, at in handling.transitions[:made]:
+        for machine, from_state, event_type, to_state, valid, entity, at, data in handling.transitions[:made]:
             kind = journal.transition_kind(machine, from_state, event_type, to_state, valid=valid)
-            journal.transitions.append((kind, handling.seq, entity, at))
+            journal.transitions.append((kind, handling.seq, entity, at, data))
         del handling.transitions[:made]
 
     # -- between events ------------------------------------------------------------------------------------------------

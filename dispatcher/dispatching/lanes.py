@@ -32,13 +32,14 @@ from dispatcher.event import AsyncioHandler
 from dispatcher.queue.entry import Entry
 from dispatcher.util.figures import plain_seconds
 from dispatcher.util.foreign import reraise_interrupt, text_of
-from dispatcher.util.frames import stack_of
+from dispatcher.util.frames import CAN_READ_FRAMES, stack_of
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
 
     from dispatcher.dispatching.eager import Ended
     from dispatcher.routes import Route
+    from dispatcher.util.rate_limit import RateLimiter
 
 _MOST_FRAMES: Final = 50
 _TURN_NS: Final = 1_000_000
@@ -68,6 +69,7 @@ class CallTransition(NamedTuple):
     entity: str
     at: int
     """Unix ns on the clock of the run."""
+    data: str | None
 
 
 class LaneOwner(Protocol):
@@ -90,6 +92,9 @@ class LaneOwner(Protocol):
     def record_later(self, handling: Handling) -> None:
         """Have the handler thread record the transitions of an event whose row is written."""
 
+    def turns_taken(self) -> None:
+        """Calls have had their turns. Handler thread."""
+
 
 class Call:
     """One event on its way through a lane."""
@@ -99,6 +104,7 @@ class Call:
         "at",
         "context",
         "coroutine",
+        "cost",
         "ended_ns",
         "enqueued_ns",
         "entry",
@@ -118,6 +124,7 @@ class Call:
         "successor",
         "task",
         "thread_id",
+        "turn_line",
         "value",
     )
 
@@ -129,30 +136,52 @@ class Call:
         Raises:
             Exception: raised by the user's function for the key, or by the key.
         """
-        self.event = event  # never changes, like all fields that do not say otherwise
-        self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
-        self.entry = entry  # None: it has none, or is tried again; the handler thread resets it
-        self.accepted_seq = entry.accepted_seq if entry is not None else 0  # 0: not in the log; handler thread
-        self.is_redelivered = entry is not None and entry.is_redelivered
-        self.lane = lane
-        self.route = route
-        self.context = context
+        self.event: Any = event  # never changes, like all fields that do not say otherwise
+        self.enqueued_ns: int = enqueued_ns  # of perf_counter_ns; 0: not measured
+        self.entry: Entry | None = entry  # None: it has none, or is tried again; the handler thread resets it
+        self.accepted_seq: int = entry.accepted_seq if entry is not None else 0  # 0: not in the log; handler thread
+        self.is_redelivered: bool = entry is not None and entry.is_redelivered
+        self.lane: Lane = lane
+        self.route: Route = route
+        self.context: Context | None = context
+        self.key: Hashable
+        self.line: Line
         self.key, self.line = lane.line_of(event)
-        self.number = next(lane.numbers)
-        self.is_ready = False  # its key lets it begin; handler thread writes, any reads
-        self.started_ns = 0  # when it was given to the loop; 0: not yet; who does so writes
-        self.at = 0  # the same on the clock of the run, Unix ns; as `started_ns`
-        self.is_under_way = True  # until it has ended or is given up; both sides reset it, any thread reads
-        self.is_withdrawn = False  # by its caller, before its coroutine began; the loop writes
+        self.number: int = next(lane.numbers)
+        # Of a lane with a rate, which sets both with `put`; never change after it.
+        self.turn_line: TurnLine
+        self.cost: float
+        self.is_ready: bool = False  # its key lets it begin; handler thread writes, any reads
+        self.started_ns: int = 0  # when it was given to the loop; 0: not yet; who does so writes
+        self.at: int = 0  # the same on the clock of the run, Unix ns; as `started_ns`
+        self.is_under_way: bool = True  # until it has ended or is given up; both sides reset it, any thread reads
+        self.is_withdrawn: bool = False  # by its caller, before its coroutine began; the loop writes
         self.handling: Handling | None = None  # once the coroutine begins; the loop writes
         # What has become of it: the loop writes, any thread reads.
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.task: Task[Any] | None = None
-        self.thread_id = 0
+        self.thread_id: int = 0
         self.error: BaseException | None = None
         self.value: Any = None  # what it returned, if it was asked
-        self.successor: Call | None = None  # the call of its key that has its slot now; written before its end is told
-        self.ended_ns = 0
+        self.successor: Call | None = None  # the call of its key that has its slot now; written before its end is seen
+        self.ended_ns: int = 0
+
+
+class TurnLine:
+    """The calls of a lane with a rate that wait for the turns of one limiter, in their order. Handler thread."""
+
+    __slots__ = ("calls", "limiter", "reserved")
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        self.limiter: RateLimiter = limiter  # never changes; without `per_key`, one for all dispatchers of its handler
+        self.calls: deque[Call] = deque()
+        self.reserved: tuple[float, float] | None = None  # for the first: the start in ms, and the cost
+
+    def start_ms(self, cost: float, now_ms: float) -> float:
+        """When the first call may begin. Its reservation is used once it has."""
+        if self.reserved is None or cost > self.reserved[1]:
+            self.reserved = self.limiter.reserve(now_ms, cost), cost
+        return self.reserved[0]
 
 
 class Handling:
@@ -161,21 +190,29 @@ class Handling:
     __slots__ = ("call", "owner", "seq", "transitions")
 
     def __init__(self, call: Call) -> None:
-        self.owner = call.lane.owner  # never changes
+        self.owner: LaneOwner = call.lane.owner  # never changes
         # What it has done to state machines, until its row has its seq; any thread appends, and then reads `seq`. The
         # handler thread sets `seq`, and then takes what is there.
         self.transitions: list[CallTransition] = []
-        self.seq = 0  # of the event's row in the journal; 0: none yet
+        self.seq: int = 0  # of the event's row in the journal; 0: none yet
         # None once the call has ended: a context keeps no event, and a task, which a call refers to, leads to no cycle.
         # The loop or the handler thread resets it, any thread reads it.
         self.call: Call | None = call
 
     def add_transition(
-        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+        self,
+        machine: str,
+        entity: str,
+        from_state: str,
+        event_type: str,
+        to_state: str,
+        *,
+        valid: bool,
+        data: str | None = None,
     ) -> None:
-        """As TransitionOrigin. Any thread that works for the coroutine."""
+        """Keep a transition for the row of the coroutine's event. Any thread that works for the coroutine."""
         at = self.owner.now_ns()
-        self.transitions.append(CallTransition(machine, from_state, event_type, to_state, valid, entity, at))
+        self.transitions.append(CallTransition(machine, from_state, event_type, to_state, valid, entity, at, data))
         if self.seq:  # its coroutine has ended without waiting for this thread, and its row was written meanwhile
             self.owner.record_later(self)
 
@@ -212,8 +249,8 @@ class Line:
     __slots__ = ("active", "limit", "waiting")
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit  # of `active`; never changes
-        self.active = 0  # calls that are ready or have begun, and have not ended
+        self.limit: int = limit  # of `active`; never changes
+        self.active: int = 0  # calls that are ready or have begun, and have not ended
         # Calls after those, oldest first. The handler thread appends; it and the loop pop, and whose pop gets a call
         # lets that begin.
         self.waiting: deque[Call] = deque()
@@ -221,6 +258,9 @@ class Line:
 
 class Lane:
     """The events of one AsyncioHandler on one dispatcher. Handler thread, unless a method says otherwise."""
+
+    lets_loop_begin = True
+    """After a success, the loop may give the slot to the next event of the key. Never changes."""
 
     def __init__(self, handler: AsyncioHandler, loop: AbstractEventLoop, owner: LaneOwner) -> None:
         from dispatcher.dispatching.eager import start_task  # it imports asyncio, as a loop has
@@ -239,7 +279,7 @@ class Lane:
         # A heap of the calls that wait for a slot, each with its number; handler thread writes, any reads its length.
         self._ready: list[tuple[int, Call]] = []
         self._running = 0  # calls that have begun; handler thread
-        self.numbers = count(1)  # of the calls, in their order; handler thread
+        self.numbers: count[int] = count(1)  # of the calls, in their order; handler thread
         self._inbox: deque[Call] = deque()  # handler thread and loop append, the loop pops
         # `_start_waiting` runs, or will. It clears this before its last look at the inbox; the handler thread reads it
         # after appending.
@@ -361,6 +401,10 @@ class Lane:
             self._is_awake = False
             self.fail_if_closed()
 
+    def waits_for(self, call: Call) -> str:
+        """What keeps a call that has not begun, for the log. Any thread."""
+        return f"one of {self.handler.capacity} coroutines to end" if call.is_ready else "earlier events of its key"
+
     def _forget_key(self, key: Hashable) -> None:
         try:
             self._lines.pop(key, None)
@@ -438,7 +482,8 @@ class Lane:
         call.ended_ns = perf_counter_ns()
         # After an error the handler thread decides whether the next of the key may begin, and also if a call of another
         # key waits for the slot.
-        if error is None and call.line.waiting and not self._ready and not self.owner.is_abandoned():
+        may_follow = error is None and call.line.waiting and not self._ready and self.lets_loop_begin
+        if may_follow and not self.owner.is_abandoned():
             call.successor = successor = _pop(call.line.waiting)
             if successor is not None:
                 self.owner.stamp(successor)
@@ -471,10 +516,7 @@ def describe_call(call: Call) -> str:
     about = text_of(call.event)
     loop, coroutine = call.lane.loop, call.coroutine
     if not call.started_ns:
-        what = (
-            f"one of {call.lane.handler.capacity} coroutines to end" if call.is_ready else "earlier events of its key"
-        )
-        return f"{about}, which waits for {what}"
+        return f"{about}, which waits for {call.lane.waits_for(call)}"
     what = f"{about}, for {plain_seconds((perf_counter_ns() - call.started_ns) / 1e9)}"
     if coroutine is None:
         state = "is closed" if loop.is_closed() else "runs" if loop.is_running() else "does not run"
@@ -493,6 +535,10 @@ def _stack(call: Call, coroutine: Any) -> str:
         if getattr(awaits, "cr_running", False):
             stack = stack_of(call.thread_id)
             return "".join(stack.format()).rstrip() if stack is not None else "(its thread has ended)"
+        if not CAN_READ_FRAMES:
+            code = coroutine.cr_code
+            summary.append(traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name))
+            break
         frame = getattr(awaits, "cr_frame", None) or getattr(awaits, "gi_frame", None)
         if frame is None:
             break

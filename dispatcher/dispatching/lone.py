@@ -14,7 +14,7 @@ from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.monitor import SlowRuns
 from dispatcher.dispatching.stopping import Drain
-from dispatcher.dispatching.times import EventTimes, IdleTime, Progress
+from dispatcher.dispatching.times import BatchProgress, EventTimes, IdleTime
 from dispatcher.mailbox.parking import NEVER
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.alarm import Alarm
@@ -48,7 +48,7 @@ class LoneEvents:
         queue: Inbox,
         mailbox: TaskMailbox,
         routes: RoutingTable,
-        progress: Progress,
+        progress: BatchProgress,
         times: EventTimes,
         slow: SlowRuns,
         drain: Drain,
@@ -58,7 +58,7 @@ class LoneEvents:
         only_waits: bool,
         stays: bool,
     ) -> None:
-        self.idle = IdleTime()  # says who may touch it
+        self.idle: IdleTime = IdleTime()  # says who may touch it
         self._queue = queue  # never changes, like all fields of this class
         self._entries = queue.entries
         self._flags = queue.flags

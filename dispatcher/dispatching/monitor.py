@@ -19,10 +19,10 @@ from enum import Enum
 from functools import partial
 from itertools import islice
 from time import perf_counter_ns
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from dispatcher.config import DispatcherConfig
-from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.early_signs import EarlySigns
+from dispatcher.dispatching.times import BatchProgress
 from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
@@ -33,10 +33,14 @@ from dispatcher.routes import Route
 from dispatcher.util.figures import plain_seconds
 from dispatcher.util.foreign import class_name, cut_text, fields_of, kind_of, tell_of, text_of, type_name, type_of
 from dispatcher.util.frames import stack_of
+from dispatcher.util.log_throttle import LogThrottle
 from dispatcher.util.registry import each_of
 from dispatcher.util.threads import start_or_postpone, try_to_start
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+if TYPE_CHECKING:
+    from dispatcher.config import DispatcherConfig
+
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 MAIL_TYPE: Final = ("(mail)", "")
 """The event class and event type under which mail is counted."""
@@ -87,7 +91,7 @@ def mail_text(mail: Mail) -> str:
     return cut_text(lambda: mail.description)
 
 
-def current_run(progress: Progress, processor: MailboxProcessor) -> Run | None:
+def current_run(progress: BatchProgress, processor: MailboxProcessor) -> Run | None:
     """What the handler thread is running; None: it waits, or is between two runs. Any thread."""
     running = processor.running()
     if running is not None:
@@ -117,7 +121,7 @@ class SlowRuns:
         self._end(Run("event", event, since_ns), ended_ns)
 
     def mail_ended(self, mail: Mail, since_ns: int, ended_ns: int) -> None:
-        """As `event_ended`, of a mail, which the mailbox counts."""
+        """The run of a mail that took longer than the limit has ended; the mailbox counts it. Handler thread."""
         self._end(Run("mail", mail, since_ns), ended_ns)
 
     def announced(self, since_ns: int) -> None:
@@ -200,30 +204,10 @@ class Backlog:
         return 0.0 if since_ns is None else max(0, self._clock_ns() - since_ns) / 1e9
 
 
-class _RateLimiter:
-    """Allows an action at most once in `every_ns`. Any thread; two at the same moment may both be allowed."""
-
-    def __init__(self, every_ns: int, clock_ns: Callable[[], int]) -> None:
-        self._every_ns = every_ns
-        self._clock_ns = clock_ns
-        self._last_ns: int | None = None  # any thread writes
-
-    def is_due(self) -> bool:
-        now_ns = self._clock_ns()
-        if self._last_ns is not None and now_ns - self._last_ns < self._every_ns:
-            return False
-        self._last_ns = now_ns
-        return True
-
-    def allow_in(self, ns: int) -> None:
-        """The allowed action failed: allow it again after this many ns."""
-        self._last_ns = self._clock_ns() - self._every_ns + ns
-
-
 class QueueSizeLog:
     """Logs a queue's size, low capacity and contents, as YARN's dispatcher does. Any thread may call.
 
-    It takes no lock: two threads at the same moment may log the same line.
+    Two threads at the same moment may log the same size.
     """
 
     def __init__(
@@ -241,27 +225,26 @@ class QueueSizeLog:
         capacity = config.queue_capacity
         self._low = 0 if capacity is None else min(SIZE_STEP, max(1, capacity // 10))
         self._logged_step = 0  # any thread writes
-        self._sizes = _RateLimiter(_SIZE_EVERY_NS, clock_ns)
-        self._warnings = _RateLimiter(_WARN_EVERY_NS, clock_ns)
-        self._details = _RateLimiter(_WARN_EVERY_NS, clock_ns)
+        self._sizes: LogThrottle[str] = LogThrottle(_SIZE_EVERY_NS, clock_ns)  # never changes; any thread
+        self._others: LogThrottle[str] = LogThrottle(_WARN_EVERY_NS, clock_ns)  # never changes; any thread
 
     def __call__(self, size: int, remaining: int | None) -> None:
         """The queue holds `size` events, and `remaining` more would fit."""
         step = size // SIZE_STEP
         # In a flood the size is sampled rarely, and changes faster than a user can read.
-        if step and step != self._logged_step and (size % SIZE_STEP == 0 or self._sizes.is_due()):
+        if step and step != self._logged_step and (size % SIZE_STEP == 0 or self._sizes.admit("size") is not None):
             self._logged_step = step
             tell_of(log, logging.INFO, self._name, "Size of event-queue is %d", size)
-        if remaining is not None and remaining < self._low and self._warnings.is_due():
+        if remaining is not None and remaining < self._low and self._others.admit("low") is not None:
             tell_of(log, logging.WARNING, self._name, "Very low remaining capacity in the event-queue: %d", remaining)
         if (
             size >= self._threshold
             and log.isEnabledFor(logging.INFO)  # do not count a long queue for a line that is not logged
-            and self._details.is_due()
+            and self._others.admit("details") is not None
         ):
             details = threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True)
             if not try_to_start(details):
-                self._details.allow_in(_SIZE_EVERY_NS)
+                self._others.admit_in("details", _SIZE_EVERY_NS)
 
     def _print_details(self) -> None:
         in_hand = self._in_hand()
@@ -305,7 +288,7 @@ class HandlerWatch:
         self._clock_ns = clock_ns
         self._cut_short_ns = 0  # start of the last batch that was cut short; the timers' thread only
         self._warned_of_ns = 0  # start of the last run that was logged; the timers' thread only
-        self._long_waits = _RateLimiter(_WARN_EVERY_NS, clock_ns)  # any thread
+        self._long_waits: LogThrottle[str] = LogThrottle(_WARN_EVERY_NS, clock_ns)  # any thread
 
     def check(self) -> None:
         """Check what runs now. The timers' thread."""
@@ -330,7 +313,7 @@ class HandlerWatch:
         holdup = self._holdup()
         if holdup is None:
             return False
-        if self._long_waits.is_due():
+        if self._long_waits.admit("producer") is not None:
             message = (
                 "%s has waited %s or longer for room in the full queue, and no event leaves the queue: %s\n"
                 "If a handler waits for this producer, neither goes on. A thread that a handler starts waits for room "
@@ -361,9 +344,10 @@ class Monitored(Protocol):
     """The parts of a dispatcher that are checked."""
 
     queue: Inbox
-    progress: Progress
+    progress: BatchProgress
     slow: SlowRuns
     backlog: Backlog
+    signs: EarlySigns
 
 
 class Monitor:
@@ -387,6 +371,7 @@ class Monitor:
         self._every_ms = every_ms = check_every_ms(config)
         self._queue = parts.queue
         self._backlog = parts.backlog
+        self._signs = parts.signs
         self._retry_stop = retry_stop
         self._tell_failures = tell_failures
         self._watch = HandlerWatch(
@@ -407,6 +392,7 @@ class Monitor:
         start_or_postpone(f"{self._name}: the watch over its handlers", partial(self._schedule, time_service))
 
     def stop(self) -> None:
+        self._signs.clear()
         self._has_stopped = True  # before the look: a start sets the timer and then looks at this
         if self._timer is not None:
             self._timer.cancel()
@@ -425,6 +411,7 @@ class Monitor:
         self._queue.room.on_size(len(self._queue.entries), self._queue.room.remaining())
         self._queue.room.wake_if_room()
         self._backlog.check()
+        self._signs.check()
         self._watch.check()
         self._tell_failures()
         self._retry_stop()

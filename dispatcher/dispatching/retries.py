@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from itertools import count
-from typing import Any
+from itertools import count, islice
+from typing import Any, NamedTuple
 
 from dispatcher.dispatching.lanes import BeginsLater, EventTaken
-from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.times import BatchProgress
 from dispatcher.errors import DispatcherError, MailboxClosedError
-from dispatcher.journal.format.event_codec import Marks
+from dispatcher.journal.format.marks import Marks
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.parking import NEVER
@@ -31,9 +31,28 @@ from dispatcher.queue.overdue import Overdue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
 from dispatcher.retry import Retry
-from dispatcher.util.foreign import tell, text_of, type_of
+from dispatcher.util.foreign import class_name, entity_of, short_message, tell, text_of, type_name, type_of
+from dispatcher.util.heaps import in_order
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
+
+
+class RetryingEvent(NamedTuple):
+    """An event that has failed, and waits for its next attempt."""
+
+    event_class: str
+    event_type: str
+    entity: str | None
+    attempt: int
+    """The number of the next attempt."""
+    due: float
+    """When that begins, in Unix seconds by the clocks as they are now."""
+    error_class: str
+    """Of the last attempt; empty if an earlier run made it."""
+    message: str
+    """At most 500 characters."""
+    held_back: int
+    """Events of its key that wait behind it."""
 
 
 class Retries:
@@ -43,7 +62,7 @@ class Retries:
         self,
         inbox: Inbox,
         mailbox: TaskMailbox,
-        progress: Progress,
+        progress: BatchProgress,
         schedule: Schedule,
         alarm: Alarm,
         overdue: Overdue,
@@ -60,8 +79,8 @@ class Retries:
         self._drain_ends_ns: float = NEVER  # by the monotonic clock; a thread that stops writes it
         self._behind: dict[_Key, Behind] = {}  # what waits behind one event of each key
 
-    def retry(self, policy: Retry, event: Any, entry: Entry | None) -> None:
-        """The event has failed: hand it out again after its delay. Raises nothing."""
+    def retry(self, policy: Retry, event: Any, error: BaseException, entry: Entry | None) -> None:
+        """The event has failed: deliver it again after its delay. Raises nothing."""
         if entry is None:
             entry = Entry(self._inbox, event)
         delivery = entry.brings()
@@ -71,6 +90,7 @@ class Retries:
             delivery.behind = self._hold_back(event, delivery.order)
         delay_ns = policy.delay_ns(delivery.attempt)
         delivery.attempt += 1
+        delivery.failed = class_name(error), short_message(error)
         self._keep(entry, RETRYING)
         due_ns = self._alarm.now_ns(False) + delay_ns
         if not (entry.accepted_seq and self._keep_in_log(entry, delay_ns, due_ns)):
@@ -98,7 +118,8 @@ class Retries:
 
     def _entry_of(self, recovered: RecoveredEvent, firing: RecoveredFiring | None = None) -> Entry:
         attempt, order = recovered.marks.attempt, recovered.order
-        delivery = Delivery(attempt=attempt, scheduled=firing, is_redelivered=True, order=order)
+        context = self._inbox.write_ahead.context_of(recovered.marks)
+        delivery = Delivery(attempt=attempt, scheduled=firing, context=context, is_redelivered=True, order=order)
         return Entry(self._inbox, recovered.event, delivery=delivery, accepted_seq=recovered.accepted_seq)
 
     def _wait_again(self, recovered: RecoveredEvent, policy: object, delay_ns: int) -> None:
@@ -118,13 +139,13 @@ class Retries:
         self._alarm.arm()
 
     def delay_ns(self) -> float:
-        """As Source."""
+        """The time until the first attempt; NEVER: none waits."""
         while self._due and self._due[0][2].state != RETRYING:
             heappop(self._due)
         return self._due[0][0] - self._alarm.now_ns(False) if self._due else NEVER
 
     def fire(self) -> bool:
-        """As Source."""
+        """Queue the first event whose attempt is due; False if none is."""
         with self._inbox.lock:
             if self.delay_ns() > 0:
                 return False
@@ -149,6 +170,14 @@ class Retries:
         with self._inbox.lock:
             delay_ns = self.delay_ns()
         return 0.0 if delay_ns == NEVER else delay_ns / 1e9
+
+    def waiting(self, limit: int) -> list[RetryingEvent]:
+        """The events whose next attempts come first, soonest first."""
+        with self._inbox.lock:
+            due = self._due.copy()
+        first = islice((each for each in in_order(due) if each[2].state == RETRYING), limit)
+        ahead_ns = self._alarm.now_ns(True) - self._alarm.now_ns(False)
+        return [_described(entry, (due_ns + ahead_ns) / 1e9) for due_ns, _, entry in first]
 
     # -- order by key --------------------------------------------------------------------------------------------------
 
@@ -195,7 +224,7 @@ class Retries:
             self._inbox.put_back(behind.entries.pop())
 
     def let_go_soon(self, behind: Behind) -> None:
-        """As `let_go`. Any thread."""
+        """Have the handler thread let them go on. Any thread."""
         with contextlib.suppress(MailboxClosedError):  # the dispatcher has ended, and discards them
             self._mailbox.put(Mail(behind.let_go, MIN_PRIORITY, "let events go on behind one that was discarded"))
 
@@ -231,7 +260,7 @@ class Retries:
             order=delivery.order,
         )
         try:
-            line = inbox.write_ahead.encode(entry.event, marks)
+            line = inbox.write_ahead.encode(entry.event, inbox.write_ahead.marked(delivery.context, marks))
         except DispatcherError as error:  # the handler has changed it; its line stays, and a crash forgets the attempts
             name = inbox.name
             tell(log, logging.WARNING, "%s: the attempts of %s are not kept", name, text_of(entry.event), error=error)
@@ -244,6 +273,20 @@ class Retries:
 def _order_of(entry: Entry | None) -> float:
     """The place of an event among the accepted seqs; 0: it is not in the log."""
     return entry.order if entry is not None else 0
+
+
+def _described(entry: Entry, due: float) -> RetryingEvent:
+    event_type, delivery = type_of(entry.event), entry.brings()
+    behind = delivery.behind
+    return RetryingEvent(
+        class_name(event_type),
+        type_name(event_type),
+        entity_of(entry.event),
+        delivery.attempt,
+        due,
+        *delivery.failed,
+        len(behind.entries) if isinstance(behind, Behind) else 0,
+    )
 
 
 class _NextAttempt(LaterAppend):
@@ -272,9 +315,9 @@ class _Key:
 
     def __init__(self, event_class: type, lock_key: Any) -> None:
         """Raises what hashing the key raises."""
-        self.event_class = event_class
-        self.lock_key = lock_key
-        self.hashed = hash((event_class, lock_key))
+        self.event_class: type = event_class
+        self.lock_key: Any = lock_key
+        self.hashed: int = hash((event_class, lock_key))
 
     def __hash__(self) -> int:
         return self.hashed

@@ -14,13 +14,14 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from time import monotonic
 from typing import Final, Protocol
 
-from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.times import BatchProgress
 from dispatcher.errors import DeadlockError
 from dispatcher.queue.flags import ABANDONED
 from dispatcher.queue.inbox import Inbox
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import tell
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 GRACE_S: Final = 0.5
 """The longest wait for a handler that is about to return."""
@@ -37,12 +38,13 @@ def check_may_wait(name: str, *, is_handler: bool, is_on_loop: bool) -> None:
 class Drain:
     """The waiters for one dispatcher to be drained, and the end of its handler thread. Any thread."""
 
-    def __init__(self, queue: Inbox, progress: Progress) -> None:
+    def __init__(self, queue: Inbox, progress: BatchProgress) -> None:
         self._queue = queue
         self._progress = progress
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
         self.waiters: list[Future[bool]] = []  # guarded by _lock; the handler thread reads it without
-        self.finished = threading.Event()  # set by the handler thread as its last act; replaced in a forked child
+        # Set by the handler thread as its last act; replaced in a forked child.
+        self.finished: threading.Event = threading.Event()
 
     def is_drained(self) -> bool:
         """The queue is empty and no event is in hand: both hold at one moment during this call.
@@ -179,11 +181,11 @@ class StopWait:
         self._nudge()
 
     def _give_up_on_coroutines(self, waited_s: float) -> None:
-        message = "%s: stop gave up after %.3g s and cancels the coroutines of %d events:\n%s"
+        message = "%s: stop gave up after %.3g s and cancels the coroutines of %s:\n%s"
         count, what = self._coroutines.count, self._coroutines.describe()
         self._coroutines.give_up_soon()
         fields = {"dispatcher": self._name, "seconds": waited_s, "count": count}
-        tell(log, logging.ERROR, message, self._name, waited_s, count, what, extra=fields)
+        tell(log, logging.ERROR, message, self._name, waited_s, counted(count, "event"), what, extra=fields)
 
     def _give_up_on_handler(self, waited_s: float) -> None:
         """Log where the handler hangs, and leave it."""

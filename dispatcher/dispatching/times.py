@@ -2,7 +2,7 @@
 
 **Progress.** An event that the handler thread has taken is in hand until its route counts it, or its entry has moved or
 ended. Other threads can tell that none is in hand. How many are, the handler thread alone can tell, between two events,
-or amid the call of a handler that does so: see `DispatcherView.stats`.
+or during the call of a handler that does so: see `DispatcherView.stats`.
 
 **Times.** An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, or
 if its post noted the time. Other events are timed by the batch, with two readings of the clock. Events that are timed
@@ -22,7 +22,7 @@ from dispatcher.routes import NO_TYPE, Route, RoutingTable, Turn
 from dispatcher.util.histogram import Histogram
 
 
-class Progress:
+class BatchProgress:
     """Written by the handler thread alone (invariant 1); read by any thread.
 
     `begun` counts a batch before its first event leaves the queue, `done` after its last handler has returned. So if
@@ -33,13 +33,13 @@ class Progress:
     __slots__ = ("begun", "done", "entry", "since_ns")
 
     def __init__(self) -> None:
-        self.begun = 0
-        self.done = 0
+        self.begun: int = 0
+        self.done: int = 0
         # What was taken last, until its route has counted it, or it waits for its turn or its next attempt.
         self.entry: Any = None
         # Start of the current handler, which is the end of the event before it in the batch; in a flood, the start of
         # the batch; 0: none.
-        self.since_ns = 0
+        self.since_ns: int = 0
 
     def is_at_rest(self) -> bool:
         """No event is in hand. Exact on the handler thread; see `Drain.is_drained` for others."""
@@ -79,12 +79,12 @@ class EventTimes:
         # If so, every ended event was timed, so the sums in the routes are complete.
         self.every: Final = queue.stamping.stamps_all
         self.measures: Final = self.samples or self.every
-        self.queue_time = Histogram()  # handler thread writes, any copies
-        self.handling_time = Histogram()  # handler thread writes, any copies
+        self.queue_time: Histogram = Histogram()  # handler thread writes, any copies
+        self.handling_time: Histogram = Histogram()  # handler thread writes, any copies
         # Whether to time the next batch singly. If `every`, events are timed singly anyway: each post notes its time.
-        self.singly = not self.every  # handler thread
-        self.timed = 0  # events of this batch that were timed singly; handler thread
-        self.timed_ns = 0  # their time in the handlers; handler thread
+        self.singly: bool = not self.every  # handler thread
+        self.timed: int = 0  # events of this batch that were timed singly; handler thread
+        self.timed_ns: int = 0  # their time in the handlers; handler thread
         self._pace_ns = _QUICK_NS  # of an event in the last quick batch, at most _QUICK_NS; handler thread
 
     def note(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
@@ -154,7 +154,7 @@ class EventTimes:
         return finished_ns
 
     def end_lone(self, route: Route, started_ns: int) -> int:
-        """As `end_batch`, of one event of that route, which was not timed singly."""
+        """Account for a batch of one event, which was not timed singly. Return the time of its end."""
         finished_ns = perf_counter_ns()
         handling_ns = finished_ns - started_ns
         if self.samples:
@@ -227,7 +227,7 @@ class IdleTime:
         # store, so no reader counts a wait twice.
         self.waits: tuple[int, int] = (0, 0)
         # When the last wait ended; before its start while it goes on; handler thread writes, any reads.
-        self.until_ns = 0
+        self.until_ns: int = 0
 
     def last_ns(self) -> int:
         """How long the last wait took; 0: there was none. Handler thread, after the wait."""

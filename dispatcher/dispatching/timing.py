@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dispatcher.dispatching.retries import Retries
-from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.times import BatchProgress
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.alarm import Alarm
@@ -21,13 +21,15 @@ class Timing:
         self,
         inbox: Inbox,
         mailbox: TaskMailbox,
-        progress: Progress,
+        progress: BatchProgress,
         time_service: Callable[[], ProcessingTimeService],
     ) -> None:
-        self.alarm = alarm = Alarm(inbox, time_service)
-        self.overdue = overdue = Overdue(inbox, alarm, mailbox.is_mailbox_thread)
-        self.schedule = Schedule(inbox, alarm, overdue)
-        self.retries = Retries(inbox, mailbox, progress, self.schedule, alarm, overdue)
+        alarm = Alarm(inbox, time_service)
+        self.alarm: Alarm = alarm
+        overdue = Overdue(inbox, alarm, mailbox.is_mailbox_thread)
+        self.overdue: Overdue = overdue
+        self.schedule: Schedule = Schedule(inbox, alarm, overdue)
+        self.retries: Retries = Retries(inbox, mailbox, progress, self.schedule, alarm, overdue)
         alarm.sources = [overdue, self.schedule, self.retries]
         mailbox.parking.alarm = alarm
 

@@ -7,7 +7,6 @@ starts, and there to the frame.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -16,8 +15,9 @@ from typing import Any, Final
 
 from dispatcher.journal.format.columns import RowsPayload
 from dispatcher.journal.format.event_codec import fields_of
-from dispatcher.journal.format.frames import ACCEPTED, START, Frame, FrameReader
-from dispatcher.journal.snapshot import look_at, open_frames_if_there, unreadable
+from dispatcher.journal.format.frames import ACCEPTED, Frame, FrameReader
+from dispatcher.journal.format.segments import decode_start
+from dispatcher.journal.snapshot import look_at, open_segment
 
 _BYTES_AT_ONCE: Final = 1 << 16
 
@@ -43,7 +43,7 @@ class AcceptedFields:
         return found
 
     def complete_frame(self, rows: RowsPayload) -> RowsPayload:
-        """As `complete`, for the rows of a frame."""
+        """The rows of a frame, with the event's fields as the payload of those that have none. Raises as `complete`."""
         seqs = rows.accepted_seqs()
         if not any(seqs):
             return rows
@@ -55,15 +55,12 @@ class AcceptedFields:
 
     def _find(self, seqs: Iterable[int]) -> Iterator[tuple[int, str]]:
         """The fields of those events that the journal still has."""
-        try:
-            for segment, wanted in groupby(sorted(seqs), self._segment_of):
-                if segment is not None:
-                    yield from self._in_segment(segment, wanted)
-        except OSError as error:
-            raise unreadable(self._path, error) from error
+        for segment, wanted in groupby(sorted(seqs), self._segment_of):
+            if segment is not None:
+                yield from self._in_segment(segment, wanted)
 
     def _in_segment(self, segment: Path, seqs: Iterable[int]) -> Iterator[tuple[int, str]]:
-        with open_frames_if_there(segment) as reader:
+        with open_segment(segment) as reader:
             if reader is None:
                 return
             frames = _AcceptedFrames(reader)
@@ -82,10 +79,9 @@ class AcceptedFields:
         """The segment's first accepted seq; 0 if its start is gone."""
         if segment not in self._firsts:
             self._firsts[segment] = 0
-            with open_frames_if_there(segment) as reader:
-                start = reader.frame_at(0) if reader is not None else None
-                if start is not None and start.header.kind == START:
-                    self._firsts[segment] = int(json.loads(start.payload).get("first_accepted", 0))
+            with open_segment(segment) as reader:
+                start = decode_start(reader.frame_at(0) if reader is not None else None)
+                self._firsts[segment] = int(start.get("first_accepted", 0))
         return self._firsts[segment]
 
 

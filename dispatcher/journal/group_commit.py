@@ -40,10 +40,10 @@ from time import perf_counter
 from typing import Final
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog
-from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, shared_gate
+from dispatcher.journal.segment_log import SegmentLog
+from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, ReentrantAppendError, shared_gate
 from dispatcher.util.registry import each_of
-from dispatcher.util.threads import is_owned, release_anyhow, try_to_start
+from dispatcher.util.threads import LazyThread, is_owned, release_anyhow
 
 MOST_BYTES_IN_FRAME: Final = 1 << 20
 """A single event may exceed it."""
@@ -74,13 +74,10 @@ class GroupCommit:
         self._gathering = Gathering()
         self._gate: Gate | None = None  # where producers wait for the next batch; any thread replaces it
         self._opening: deque[Gate] = deque()  # of events that have ended; the leader appends, any thread opens them
-        # Ended, and not told; the writer appends and takes, or any thread once there is no writer.
-        self._told: deque[LaterAppend] = deque()
-        self._starting = threading.RLock()  # leaf lock
-        # Set by any thread under _starting, and reset by it if the start fails.
-        self._writer: threading.Thread | None = None
-        # The writer could not be started: producers lead instead, until one of them can start it; any thread.
-        self._lacks_writer = False
+        # Ended, and not reported yet; the writer appends and takes, or any thread once there is no writer.
+        self._unreported: deque[LaterAppend] = deque()
+        # Until it can be started, producers lead instead. The process may fork before its first use.
+        self._writer = LazyThread(f"write-ahead-{log.path.name}")
         self._work = threading.Lock()  # held while the writer has nothing to do; any thread releases it
         self._work.acquire()
         self._waits = False  # the writer waits for `_work`; the writer writes, any thread reads
@@ -154,11 +151,12 @@ class GroupCommit:
     def append_later(self, later: LaterAppend, *, wait: bool) -> None:
         """Append an event, and call `later.end` and `later.tell` once it is in the log or refused.
 
-        `wait`: if MOST_UNDER_WAY events are under way, wait until this one has ended. Never raises for the journal. If
+        `wait`: if MOST_UNDER_WAY events are in flight, wait until this one has ended. Never raises for the journal. If
         a signal handler raises meanwhile, the event is withdrawn, and `later.is_sent` says who ends it.
         """
-        if self._writer is None:
-            self._start_writer()
+        # Before this thread looks whether another leads: one that gives up the leadership then looks at `is_lacking`.
+        if self._writer.thread is None:
+            self._writer.ensure(self._run)
         crowded = wait and len(self.under_way) >= MOST_UNDER_WAY and not self._is_nested() and not self._is_writer()
         if crowded:
             later.place = Gate()
@@ -168,7 +166,7 @@ class GroupCommit:
             self._pending.extend(map(hand.pop, (0,)))  # one call of a function in C: it is in one of the two
             if self._waits:
                 self._wake_writer()
-            if self._has_ended or self._lacks_writer:
+            if self._has_ended or self._writer.is_lacking:
                 self._lead_all()
             elif later.place is not None:
                 later.place.wait()
@@ -192,7 +190,7 @@ class GroupCommit:
     def close(self) -> None:
         """The log was closed: end the writer once it has refused what is pending. Any thread; does not wait."""
         self._is_closing = True
-        if self._writer is None:
+        if self._writer.thread is None:
             self._has_ended = True
         self._wake_writer()
 
@@ -201,7 +199,7 @@ class GroupCommit:
         return is_owned(self._leading) or self._log.is_used_by_caller()
 
     def _is_writer(self) -> bool:
-        return threading.current_thread() is self._writer
+        return threading.current_thread() is self._writer.thread
 
     def _append_alone(self, line: bytes) -> int:
         log = self._log
@@ -258,9 +256,9 @@ class GroupCommit:
             finally:
                 self._leading.release()
             self._has_led(failed)
-        while self._told:
+        while self._unreported:
             with contextlib.suppress(IndexError):  # another thread was faster
-                self._told.popleft().tell()
+                self._unreported.popleft().tell()
 
     def _has_led(self, failed: bool) -> None:
         """Called with the leadership given up."""
@@ -279,7 +277,7 @@ class GroupCommit:
                 first.wake()
                 continue
             if first.is_later:
-                if self._has_ended or self._lacks_writer:
+                if self._has_ended or self._writer.is_lacking:
                     self._lead_all()
                 else:
                     self._wake_writer()
@@ -353,7 +351,7 @@ class GroupCommit:
                 self._opening.append(last)
             if isinstance(entry, LaterAppend):
                 self.under_way.pop(entry, None)
-                self._told.append(entry)
+                self._unreported.append(entry)
             elif entry.is_withdrawn and entry.seq and error is None:
                 self._settle(entry.seq)
             batch.popleft()
@@ -363,27 +361,6 @@ class GroupCommit:
 
     def _wake_writer(self) -> None:
         release_anyhow(self._work)  # it may have been woken before
-
-    def _start_writer(self) -> None:
-        """Start it, unless another thread does. The process may fork until the first event that no thread waits for."""
-        thread = threading.Thread(target=self._run, name=f"write-ahead-{self._log.path.name}", daemon=True)
-        try:
-            with self._starting:
-                if self._writer is None:  # no call, so no signal handler, between the look and the store
-                    self._writer = thread
-        except BaseException:  # of a signal handler
-            if self._writer is thread:
-                self._writer = None
-            raise
-        if self._writer is thread:
-            # Before this thread looks whether another leads: one that gives up the leadership then looks at this.
-            try:
-                self._lacks_writer = not try_to_start(thread)
-            except BaseException:  # a RecursionError, perhaps: the next event tries again
-                self._writer = None
-                raise
-            if self._lacks_writer:
-                self._writer = None  # last: from here on, the next event tries again
 
     def _run(self) -> None:
         while not self._is_closing:

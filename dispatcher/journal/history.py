@@ -1,16 +1,15 @@
-"""The history of an entity: its rows in both tables, newest first, found without reading the whole journal.
+"""The history of an entity: its rows in both tables, newest first, found without decoding the whole journal.
 
-A look-up reads the history index of each closed segment (`dispatcher.journal.format.history_index`). It searches the
-open segment and segments without a sound index, and keeps where their frames and names lie for the next look-up.
+A look-up searches the segments, newest first, for frames that have the entity's name, and decodes only these. It keeps
+where frames and names lie, so that the next look-up neither checks nor splits the frames again.
 
-Any thread may look up, beside a writer; look-ups in one journal run one at a time. Every three milliseconds a look-up
-lets other threads run.
+Any thread may look up while a writer appends; look-ups in one journal run one at a time. Every three milliseconds a
+look-up lets other threads run.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -22,31 +21,21 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import InvalidValueError, JournalError
 from dispatcher.journal.accepted_fields import AcceptedFields
+from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.columns import RowsPayload, decode_rows, encode_text
 from dispatcher.journal.format.frames import END, ROWS, Damage, Frame, FrameReader, Header
-from dispatcher.journal.format.history_index import HistoryIndex, index_path
-from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, Table
-from dispatcher.journal.format.segments import SegmentEnd, read_end, segment_number
-from dispatcher.journal.indexing import ENTITIES, report_unsound
+from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, Table
+from dispatcher.journal.format.segments import is_open_segment, segment_number
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.pacing import Pace
-from dispatcher.journal.snapshot import (
-    OF_ONE_PARTITION,
-    JournalSnapshot,
-    is_retired,
-    look_at,
-    open_frames,
-    parts_of,
-    unreadable,
-)
-from dispatcher.util.functions import require_plain
-from dispatcher.util.units import NS_PER_S
+from dispatcher.journal.read import frames_from, of_kinds
+from dispatcher.journal.snapshot import OF_ONE_PARTITION, gone, look_at, open_segment, parts_of, summary_of
+from dispatcher.util.functions import require_kind, require_plain
 
-_SETTLED_NS: Final = 50_000_000
-"""A folder that changed more recently may change again under the same time stamp: the system's clock ticks slowly."""
-_SETTLED_COARSE_NS: Final = 3_000_000_000
-"""The same for a file system that keeps whole seconds."""
+_ENTITIES: Final = tuple((table, table.column("entity")) for table in TABLES)
+"""The columns that are searched."""
 _PIECE_S: Final = 0.003
-"""Less than the switch interval, 5 ms. A wait beside a busy thread takes about that interval, so few are wanted."""
+"""Less than the switch interval, 5 ms. A wait next to a busy thread takes about that interval, so few are wanted."""
 _LOOK_S: Final = 0.05
 """How often a look-up that waits for another one calls `on_pause`."""
 _BYTES_AT_ONCE: Final = 1 << 18
@@ -64,7 +53,10 @@ _OF_EVENT: Final = {
 _OF_TRANSITION: Final = ("seq", "at", *(name for name in TRANSITIONS.names if name not in ("seq", "at", "entity")))
 _Columns: Any = make_dataclass(
     "_Columns",
-    [*((name, Any) for name in _OF_TRANSITION), *((name, Any, None) for name in _OF_EVENT.values())],
+    [
+        *((name, Any, None) if name == "data" else (name, Any) for name in _OF_TRANSITION),
+        *((name, Any, None) for name in _OF_EVENT.values()),
+    ],
     frozen=True,
     slots=True,
 )
@@ -76,6 +68,8 @@ class HistoryRow(_Columns):  # type: ignore[misc]  # its fields come from the sc
     The fields are the journal's columns of the transition, followed by its columns of the event, with the same names,
     types and units. `event_type` is the event type that the machine was given, or without a transition that of the
     event. `event_entity` is the event's own `entity`, which may differ from the one asked for.
+
+    `data` is the entity's data after a transition that changed it, as `{"version": ..., "data": {...}}` in JSON.
 
     Without a transition, `machine`, `from_state`, `to_state` and `valid` are None, and `at` is the event's
     `started_at`. For a transition made outside of an event, `dispatcher` and all fields after it are None.
@@ -124,6 +118,7 @@ def entity_history(
         raise InvalidValueError(f"limit={limit}: must be at least 1")
     on_damage = require_plain(on_damage, "on_damage", "takes a line")
     on_pause = require_plain(on_pause, "on_pause", "pauses the look-up")
+    require_kind(entity, "entity", str)
     question = _Question(encode_text(entity), machine, limit, before_seq, changes_only)
     parts = parts_of(path)
     if not parts.is_partitioned:
@@ -173,30 +168,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held during a look-up
-        self.snapshot: JournalSnapshot | None = None  # guarded by lock
-        self.signature: object = None  # of the folder when the snapshot was taken; guarded by lock
-        self.ends: dict[Path, tuple[object, SegmentEnd | None]] = {}  # guarded by lock
         self.searched: dict[int, _SearchedSegment] = {}  # by the segment's number; guarded by lock
-
-    def look_at(self, path: Path) -> JournalSnapshot:
-        """The present snapshot. Raises JournalError."""
-        signature = _signature(path)
-        if self.snapshot is None or signature is None or signature != self.signature:
-            self.snapshot = look_at(path)
-            self.signature = signature
-            numbers = set(map(segment_number, (*self.snapshot.closed, *self.snapshot.left_open)))
-            self.searched = {number: found for number, found in self.searched.items() if number in numbers}
-            self.ends = {segment: self.ends[segment] for segment in self.snapshot.closed if segment in self.ends}
-        return self.snapshot
-
-    def end_of(self, segment: Path) -> SegmentEnd | None:
-        """Raises OSError."""
-        status = segment.stat()
-        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
-        known = self.ends.get(segment)
-        if known is None or known[0] != signature:
-            known = self.ends[segment] = (signature, read_end(segment))
-        return known[1]
 
 
 _kept_lock = threading.Lock()
@@ -213,17 +185,6 @@ def _kept(path: Path) -> _Kept:
         return kept
 
 
-def _signature(path: Path) -> object:
-    """A value that changes whenever a file of the folder appears, goes or is renamed; None: there is none yet."""
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return None
-    is_coarse = status.st_mtime_ns % NS_PER_S == 0
-    is_settled = abs(time.time_ns() - status.st_mtime_ns) > (_SETTLED_COARSE_NS if is_coarse else _SETTLED_NS)
-    return (status.st_dev, status.st_ino, status.st_mtime_ns) if is_settled else None
-
-
 class _LookUp:
     """One look-up, for one thread."""
 
@@ -238,6 +199,8 @@ class _LookUp:
         self._kept = kept
         self._path = path
         self._question = question
+        before = question.before_seq
+        self._newest = None if before is None else Conditions({"seq": (None, before - 1)})
         self._on_damage = on_damage
         self._fields = AcceptedFields(path)
         self._pace = Pace(_PIECE_S)
@@ -246,9 +209,11 @@ class _LookUp:
         self._is_whole = True  # nothing older is missing
 
     def run(self) -> EntityHistory:
-        snapshot = self._kept.look_at(self._path)
-        for line in snapshot.missing():
-            self._damaged(line)
+        snapshot = look_at(self._path)
+        numbers = set(map(segment_number, (*snapshot.closed, *snapshot.left_open)))
+        self._kept.searched = {number: found for number, found in self._kept.searched.items() if number in numbers}
+        for damage in snapshot.missing():
+            self._damaged(damage.line)
         if len(snapshot.open_at_end) < len(snapshot.left_open):
             self._is_whole = False  # a crash left an open segment between closed ones, which no reader reads
         listed = snapshot.in_order
@@ -257,7 +222,9 @@ class _LookUp:
         for segment in reversed(listed):
             if self._has_enough():
                 break
-            self._segment(segment, is_open=segment in snapshot.left_open)
+            summary = None if self._newest is None or is_open_segment(segment) else summary_of(segment)
+            if summary is None or self._is_wanted(summary):
+                self._search(segment)
             self._pause()
         else:
             return self._answer(is_whole=self._is_whole)
@@ -284,49 +251,22 @@ class _LookUp:
         self._is_whole = False
         self._on_damage(line)
 
-    def _segment(self, segment: Path, *, is_open: bool) -> None:
-        try:
-            end = None if is_open else self._kept.end_of(segment)
-            if end is not None and self._is_later(end.summary.first_seq):
-                return
-            offsets = None if end is None else self._indexed(segment, end)
-            if offsets is None:
-                self._search(segment, is_open=is_open)
-            elif offsets:
-                with open_frames(segment, keeps_interpreter=True) as reader:
-                    self._frames(reader, reversed(offsets))
-        except FileNotFoundError:
-            if is_retired(self._path, segment_number(segment)):
-                self._is_whole = False
-            else:
-                self._damaged(f"{segment.name}: is missing")
-        except OSError as error:
-            raise unreadable(segment, error) from error
+    def _is_wanted(self, part: Header | Summary) -> bool:
+        """Whether it may have rows that are old enough."""
+        return self._newest is None or any(self._newest.can_hold(table, part) for table in TABLES)
 
-    def _is_later(self, first_seq: int) -> bool:
-        """Whether all rows from `first_seq` on are too new. A transition may have the seq before its frame's first."""
-        return self._question.before_seq is not None and first_seq > self._question.before_seq
-
-    def _indexed(self, segment: Path, end: SegmentEnd) -> list[int] | None:
-        """Offsets of frames that may have rows of the entity, oldest first; None: there is no sound index."""
-        try:
-            with HistoryIndex(index_path(segment)) as index:
-                if index.header.is_of(segment, end):
-                    offsets = index.frames_of(self._question.name)
-                    self._kept.searched.pop(segment_number(segment), None)
-                    return offsets
-        except (JournalError, OSError):
-            pass
-        report_unsound(segment)
-        return None
-
-    def _search(self, segment: Path, *, is_open: bool) -> None:
+    def _search(self, segment: Path) -> None:
         number = segment_number(segment)
-        with open_frames(segment, keeps_interpreter=True) as reader:
+        with open_segment(segment, keeps_interpreter=True) as reader:
+            if reader is None:
+                self._is_whole = False
+                if (damage := gone(segment)).is_problem:
+                    self._on_damage(damage.line)
+                return
             searched = self._kept.searched.get(number)
             if searched is None or not searched.is_of(reader):
                 searched = self._kept.searched[number] = _SearchedSegment(reader.inode)
-            for line in searched.read_further(reader, self._pause, is_open=is_open):
+            for line in searched.read_further(reader, self._pause, is_open=is_open_segment(segment)):
                 self._damaged(line)
             self._frames(reader, searched.frames_with(reader, self._question.name, self._pause))
 
@@ -341,9 +281,6 @@ class _LookUp:
             elif frame.payload:
                 self._rows += self._rows_in(frame)
             self._pause()
-
-    def _is_wanted(self, header: Header) -> bool:
-        return not self._is_later(header.first_seq)
 
     def _rows_in(self, frame: Frame) -> list[HistoryRow]:
         """The frame's rows about the entity, newest first."""
@@ -370,7 +307,7 @@ def _entity_rows(
     """The rows about the entity in a frame, newest first: its transitions, and events about it without any."""
     machine, changes_only = question.machine, question.changes_only
     rows: dict[str, list[int]] = defaultdict(list)
-    for table, column in ENTITIES:
+    for table, column in _ENTITIES:
         if changes_only and table is not TRANSITIONS:
             continue
         for some in payload.rows_with(table, column, question.name):
@@ -409,7 +346,7 @@ class _SearchedSegment:
         self._inode = inode
         self._end = 0  # of the frames read so far
         # For each table three arrays with a number for each frame: its offset, and the names' start and end.
-        self._places = [array("Q") for _ in range(3 * len(ENTITIES))]
+        self._places = [array("Q") for _ in range(3 * len(_ENTITIES))]
         self._damages: list[str] = []
         self._has_end = False
 
@@ -422,22 +359,20 @@ class _SearchedSegment:
 
         Raises OSError.
         """
-        torn: list[str] = []
+        last: list[str] = []  # what may change with the next call
         if not self._has_end:
-            for found in reader.frames(lambda header: header.kind == ROWS, start=self._end, check_all=True):
+            for found in frames_from(reader, of_kinds(ROWS), is_open=is_open, start=self._end, check_all=True):
                 if isinstance(found, Damage):
-                    if found.at_end:  # the end of an open segment may be half written
-                        torn = [] if is_open else [str(found)]
-                        break
-                    self._damages.append(str(found))
+                    is_last = found.at_end or found.offset is None
+                    if found.is_problem:
+                        (last if is_last else self._damages).append(found.line)
                     continue
                 if found.header.kind == ROWS:
                     self._add(found.offset, found.end, found.payload)
                 self._has_end = found.header.kind == END
                 self._end = found.end
                 pause()
-        no_end = [] if self._has_end or is_open else [f"{reader.path.name}: has no end"]
-        return [*self._damages, *torn, *no_end]
+        return [*self._damages, *last]
 
     def _add(self, offset: int, end: int, payload: bytes) -> None:
         columns = decode_rows(payload).columns
@@ -446,7 +381,7 @@ class _SearchedSegment:
         for name, (_, data) in columns.items():
             start += len(data)
             ends[name] = start
-        for place, (table, column) in enumerate(ENTITIES):
+        for place, (table, column) in enumerate(_ENTITIES):
             name = f"{table.stored_name(column)}.text"
             if name in columns:
                 numbers = (offset, ends[name] - len(columns[name][1]), ends[name])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.journal.format.frames import START, Frame, walk
-from dispatcher.journal.format.segments import MANIFEST, Manifest, segment_number
+from dispatcher.journal.format.segments import MANIFEST, Manifest, read_start, segment_number
 
 
 class Identity(NamedTuple):
@@ -53,10 +51,7 @@ def identify(manifest: Manifest | None, listed: Iterable[Path]) -> Identity:
 def journal_of(segment: Path) -> str | None:
     """The id in a segment's start. None: it cannot be read, is damaged, or was written by an earlier release."""
     try:
-        first = next(walk(segment, lambda header: header.kind == START), None)
-        if isinstance(first, Frame) and first.header.kind == START:
-            id = json.loads(first.payload)["journal"]
-            return id if isinstance(id, str) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
-    return None
+        id = read_start(segment).get("journal")
+    except OSError:
+        return None
+    return id if isinstance(id, str) else None

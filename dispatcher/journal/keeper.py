@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import SegmentLog
-from dispatcher.util.threads import try_to_start
+from dispatcher.util.threads import LazyThread
 
 LATE_MS = 2
 """The journal's own thread leaves the handler thread this much longer to write due rows itself; tests change it."""
@@ -40,11 +39,7 @@ class Keeper:
         config = segment_log.config
         syncs = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
         self._interval_s = config.sync_interval_ms / 1000 if syncs else math.inf  # never changes
-        self._starting = threading.RLock()  # leaf lock
-        # Set by any thread under _starting, and reset by it if the start fails.
-        self._thread: threading.Thread | None = None
-        self.is_missed = False
-        """The thread should sync, and could not be started. Any thread writes and reads it."""
+        self._thread = LazyThread(f"journal-{segment_log.path.name}")
         self._missed_by_s = -math.inf  # monotonic time of the next sync in its place; any thread that syncs
 
     def ensure_running(self) -> bool:
@@ -52,27 +47,15 @@ class Keeper:
 
         Any thread, from the first frame on: until then the process may fork.
         """
-        if self._thread is not None:
-            return True
-        thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}", daemon=True)
-        try:
-            with self._starting:
-                if self._thread is None:  # no call, so no signal handler, between the look and the store
-                    self._thread = thread
-        except BaseException:  # of a signal handler
-            if self._thread is thread:
-                self._thread = None
-            raise
-        if self._thread is thread:
-            is_started = try_to_start(thread)
-            self.is_missed = not is_started and self._interval_s < math.inf
-            if not is_started:
-                self._thread = None  # last: from here on, the next call tries again
-        return self._thread is not None
+        return self._thread.ensure(self._run)
+
+    def is_missed(self) -> bool:
+        """The thread should sync, and could not be started. Any thread."""
+        return self._thread.is_lacking and self._interval_s < math.inf
 
     def is_sync_missed(self) -> bool:
         """After a frame: whether the caller has to sync, because this thread cannot be started. Any thread."""
-        if self.ensure_running() or not self.is_missed or time.monotonic() < self._missed_by_s:
+        if self.ensure_running() or not self.is_missed() or time.monotonic() < self._missed_by_s:
             return False
         self._missed_by_s = time.monotonic() + self._interval_s
         return True

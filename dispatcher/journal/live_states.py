@@ -1,8 +1,8 @@
 """The live entities of a journal's machines: read at a start, followed while rows are written, kept by snapshots.
 
 A snapshot is a frame of the journal. It is made of what earlier frames say and not of the machines, so it holds exactly
-the transitions whose rows are written: an event that recovery hands out again finds its entity as it was before.
-Retention keeps the segments from the last snapshot but one on, so that a damaged snapshot costs time and no state.
+the transitions whose rows are written: a redelivered event finds its entity in the state before. Retention keeps the
+segments from the last snapshot but one on, so that a damaged snapshot costs time and no state.
 
 Threads: the states belong to whoever holds the writer's `_taking`. A thread that lives as long as the work encodes a
 copy of them and appends the frame.
@@ -25,6 +25,7 @@ from dispatcher.journal.format.frames import ROWS, SNAPSHOT, Frame
 from dispatcher.journal.format.live_states import (
     ENDED,
     Change,
+    LastStates,
     StatesAt,
     changes_in,
     decode_states,
@@ -37,12 +38,13 @@ from dispatcher.journal.format.live_states import (
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.format.segments import segment_number
 from dispatcher.journal.pacing import Pace
+from dispatcher.journal.read import sparse_frames
 from dispatcher.journal.segment_log import SegmentLog
-from dispatcher.journal.snapshot import look_at, open_frames, unreadable
+from dispatcher.journal.snapshot import look_at
 from dispatcher.util.foreign import tell
 from dispatcher.util.threads import try_to_start
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _PIECE_S: Final = 0.001
 _NO_THREAD_S: Final = 1.0
@@ -125,8 +127,10 @@ def read_states(path: Path, machine: str, ends: frozenset[str], next_seq: int) -
         JournalError: not a journal, or a file cannot be read.
     """
     segments = look_at(path).in_order
-    found = _newest(segments, machine) or StatesAt(machine, segment_number(segments[0]), 0, 1, {})
-    states = {entity: state for entity, state in found.states.items() if state not in ends}
+    found = _newest(segments, machine) or StatesAt(machine, segment_number(segments[0]), 0, 1, LastStates())
+    states = found.states
+    for entity in [entity for entity, state in states.items() if state in ends]:
+        states.drop(entity)
     for frame in _frames_after(path, segments, found, next_seq):
         follow_frame(states, decode_rows(frame.payload), machine, ends)
     return found._replace(states=states)
@@ -147,10 +151,14 @@ def read_changes(
     newest = None if start is None else _newest(segments, machine)
     segment, seq = start or (segment_number(segments[0]), 1)
     # A snapshot of an earlier run has no row of this one before it.
-    found = newest if newest is not None and newest.seq > seq else StatesAt(machine, segment, 0, seq, {})
-    changes = {entity: Change(0, ENDED if state in ends else state) for entity, state in found.states.items()}
+    found = newest if newest is not None and newest.seq > seq else StatesAt(machine, segment, 0, seq, LastStates())
+    data = found.states.data
+    changes = {
+        entity: Change(0, ENDED if state in ends else state, data.get(entity)) for entity, state in found.states.items()
+    }
     for frame in _frames_after(path, segments, found, next_seq):
-        changes.update(changes_in(decode_rows(frame.payload), machine, ends))
+        for entity, change in changes_in(decode_rows(frame.payload), machine, ends):
+            changes[entity] = change.with_data_of(changes.get(entity))
     return changes
 
 
@@ -161,7 +169,7 @@ def _frames_after(path: Path, segments: Sequence[Path], at: StatesAt, next_seq: 
         number = segment_number(segment)
         if number < at.segment:
             continue
-        for frame in _frames_of(ROWS, segment, at.offset if number == at.segment else 0):
+        for frame in sparse_frames(segment, ROWS, at.offset if number == at.segment else 0):
             if frame.header.first_seq < at.seq:
                 continue
             _check_seq(path, at.machine, seq, frame.header.first_seq)
@@ -179,15 +187,7 @@ def _check_seq(path: Path, machine: str, expected: int, found: int) -> None:
 def _newest(segments: Sequence[Path], machine: str) -> StatesAt | None:
     """The newest intact snapshot of the machine's kind."""
     for segment in reversed(segments):
-        for frame in reversed(list(_frames_of(SNAPSHOT, segment))):
+        for frame in reversed(list(sparse_frames(segment, SNAPSHOT))):
             if machine_of(frame.payload) == machine:
                 return decode_states(frame.payload)
     return None
-
-
-def _frames_of(kind: int, segment: Path, start: int = 0) -> Iterator[Frame]:
-    try:
-        with open_frames(segment) as reader:
-            yield from reader.frames_of(kind, start)
-    except OSError as error:
-        raise unreadable(segment, error) from error

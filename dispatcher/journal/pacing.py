@@ -28,7 +28,7 @@ class Pace:
         self._wait = wait  # read only
         self._since_s = time.thread_time()  # of the last wait; that thread only
         self._look_at_s = time.perf_counter() + piece_s  # when to look at the processor time again; that thread only
-        self.longest_s = 0.0  # that thread only
+        self.longest_s: float = 0.0  # that thread only
         """The most processor time between two waits."""
 
     def pause(self) -> None:

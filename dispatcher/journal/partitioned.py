@@ -12,7 +12,7 @@ unhandled events are copied, each to the partition that has its key, and the ori
     nothing moves
 
 After a crash at any point, the next start settles what does not count and begins again. An event is therefore neither
-lost nor handed out twice by a move. No event is accepted before the move is done: its order among the copies would be
+lost nor redelivered twice by a move. No event is accepted before the move is done: its order among the copies would be
 lost.
 """
 
@@ -30,22 +30,27 @@ from typing import Final
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError, JournalLossError, NoEventInHandError
 from dispatcher.journal.format.event_codec import in_order_of_acceptance, with_marks
+from dispatcher.journal.format.live_states import LastStates
+from dispatcher.journal.format.marks import Marks, is_without_event
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.partitions import (
     Move,
     Partitions,
+    check_no_other_files,
     holds_partitions,
     partition_folders,
     partition_path,
     read_partitions,
 )
-from dispatcher.journal.format.segments import holds_journal
+from dispatcher.journal.format.segments import holds_journal, unwritable
 from dispatcher.journal.partitioned_states import restore_partitions
 from dispatcher.journal.writer import JournalWriter, TransitionOrigin
-from dispatcher.util.files import Permissions, explain, make_folder
+from dispatcher.util.figures import counted
+from dispatcher.util.files import Permissions, make_folder
 from dispatcher.util.foreign import tell
+from dispatcher.util.functions import path_of, require_kind
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class PartitionedJournal:
@@ -58,8 +63,9 @@ class PartitionedJournal:
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
-        self.path = Path(path).absolute()  # a daemon may change its directory later; never changes
-        self.config = config or JournalConfig()  # never changes
+        self.path: Path = path_of(path).absolute()  # a daemon may change its directory later; never changes
+        self.config: JournalConfig = config if config is not None else JournalConfig()  # never changes
+        require_kind(self.config, "config", JournalConfig)
         self._mode = Permissions[self.config.permissions].file_mode  # never changes
         self.event_thread: Final = 0
         """Like JournalWriter.event_thread, but of no thread, so that a machine calls `origin`."""
@@ -81,11 +87,12 @@ class PartitionedJournal:
                 self._open(partitions, opened)
                 opened.pop_all()
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self.path, error) from error
         return self._writers
 
     def _open(self, partitions: int, opened: contextlib.ExitStack) -> None:
         make_folder(self.path, Permissions[self.config.permissions])
+        check_no_other_files(self.path)
         if holds_journal(self.path):
             raise JournalError(
                 f"{self.path}: holds the journal of one dispatcher, which cannot be continued by partitions. Choose "
@@ -149,22 +156,23 @@ class PartitionedJournal:
         for number, writer in enumerate(self._all()):
             own = number if number < len(self._writers) else 0
             for accepted, marks, _ in in_order_of_acceptance(writer.recovered):
-                to = partition_of(accepted.line) if marks.has_event else own
+                to = _partition_for(accepted.line, marks, partition_of, own)
                 moves = moves or to != number
                 placed[to].append(with_marks(accepted.line, marks._replace(replaces=0, order=0)))
         if moves:
             try:
                 self._move(placed)
             except OSError as error:
-                raise self._unwritable(error) from error
+                raise unwritable(self.path, error) from error
             count = sum(map(len, placed))
-            tell(log, logging.WARNING, "%s: %d unhandled events were moved to their keys' partitions", self.path, count)
+            what = counted(count, "unhandled event", "was")
+            tell(log, logging.WARNING, "%s: %s moved to the partitions of the keys", self.path, what)
         self.close_unused()
 
     def restore_states(
         self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
-    ) -> dict[str, str]:
-        """Return the states of all partitions, whatever their number was. See JournalWriter.restore_states.
+    ) -> LastStates:
+        """Return the states of all partitions, for any earlier number of them. See JournalWriter.restore_states.
 
         Each partition counts the transitions between its snapshots separately.
 
@@ -188,7 +196,7 @@ class PartitionedJournal:
                 mode=self._mode,
             )
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self.path, error) from error
 
     def close_unused(self) -> None:
         """Close the partitions beyond the dispatcher's. Raises JournalError as `close`."""
@@ -212,7 +220,7 @@ class PartitionedJournal:
         replace(partitions, move=None).write(self.path, mode=self._mode)
 
     def close(self) -> None:
-        """Close the journals of all partitions. You can repeat it.
+        """Close the journals of all partitions. Idempotent.
 
         Raises:
             JournalError: the disk failed, and the policy is `stop`.
@@ -228,12 +236,6 @@ class PartitionedJournal:
 
     def _all(self) -> tuple[JournalWriter, ...]:
         return self._writers + self._left
-
-    def _unwritable(self, error: OSError) -> JournalError:
-        return JournalError(
-            f"{self.path}: the journal cannot be written: {explain(error, self.path)}. Make room, or give it another "
-            "folder, and start again."
-        )
 
     # -- transitions: any thread -------------------------------------------------------------------------------------
 
@@ -257,6 +259,17 @@ class PartitionedJournal:
             except NoEventInHandError as error:
                 refusal = error
         raise refusal
+
+
+def _partition_for(line: bytes, marks: Marks, partition_of: Callable[[bytes], int], own: int) -> int:
+    if is_without_event(line):
+        return own
+    try:
+        return partition_of(line)
+    except JournalError:
+        if marks.has_event:
+            raise
+        return own  # what is posted again and again waits until its class is declared
 
 
 def _settle_what_does_not_count(writers: Iterable[JournalWriter], move: Move) -> None:

@@ -30,6 +30,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.live_states import (
     ENDED,
     Change,
+    LastStates,
     StatesAt,
     StatesAtStart,
     decode_states_file,
@@ -51,11 +52,12 @@ def restore_partitions(
     every: int,
     every_s: float,
     mode: int,
-) -> dict[str, str]:
-    """As JournalWriter.restore_states, of all partitions. `mode`: of the file.
+) -> LastStates:
+    """Restore the states of all partitions; see JournalWriter.restore_states. `mode`: of the file.
 
     Raises:
-        JournalError: as there, or the file of the states is damaged. OSError: it cannot be written.
+        JournalError: JournalWriter.restore_states raises it, or the file of the states is damaged.
+        OSError: that file cannot be written.
     """
     for writer in writers:
         writer.check_restorable(machine)
@@ -68,16 +70,23 @@ def restore_partitions(
         for entity, change in read_changes(writer.path, machine, names, start, writer.seq + 1).items():
             known = changes.get(entity)
             if known is None or known.at <= change.at:
-                changes[entity] = change
-    states = before.states | {entity: change.state for entity, change in changes.items()}
-    states = {entity: state for entity, state in states.items() if state != ENDED and state not in names}
+                changes[entity] = change.with_data_of(known)
+            else:
+                changes[entity] = known.with_data_of(change)
+    states = before.states
+    for entity, change in changes.items():
+        states[entity] = change.state
+        if change.data is not None:
+            states.data[entity] = change.data
+    for entity in [entity for entity, state in states.items() if state == ENDED or state in names]:
+        states.drop(entity)
     places = [writer.log.position() for writer in writers]
     starts = tuple((segment, seq) for segment, _, seq in places)
     data = encode_states_file(StatesAtStart(machine, starts, states))
     replace_file(file, data, draft=file.with_name(f".{file.name}.new"), mode=mode)
     kept = frozenset(states)
     for writer, place in zip(writers, places, strict=True):
-        at = StatesAt(machine, *place, {})
+        at = StatesAt(machine, *place, LastStates())
         writer.keep_states(machine, LiveStates(writer.log, at, names, every=every, every_s=every_s, kept=kept))
     return states
 
@@ -86,7 +95,7 @@ def _read(file: Path, machine: str) -> StatesAtStart:
     try:
         return decode_states_file(read_file(file))
     except FileNotFoundError:
-        return StatesAtStart(machine, (), {})
+        return StatesAtStart(machine, (), LastStates())
     except OSError as error:
         raise unreadable(file, error) from error
     except ValueError as error:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.errors import JournalError, JournalLossError
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, walk
-from dispatcher.journal.format.history_index import index_path, is_orphan
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame
 from dispatcher.journal.format.outstanding import Accepted, Loss, Outstanding
 from dispatcher.journal.format.partitions import partition_number, read_partitions
 from dispatcher.journal.format.segments import (
@@ -15,6 +14,7 @@ from dispatcher.journal.format.segments import (
     Manifest,
     close_left_open,
     holds_journal,
+    is_open_segment,
     lock_for_writing,
     open_segments,
     read_manifest,
@@ -24,8 +24,10 @@ from dispatcher.journal.format.segments import (
 )
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import identify, new_id
+from dispatcher.journal.read import frames_in, headers_only, read_outstanding
 from dispatcher.journal.snapshot import Parts, parts_of
 from dispatcher.journal.verification import is_whole
+from dispatcher.util.figures import counted
 from dispatcher.util.files import Permissions, explain, set_aside
 
 
@@ -50,8 +52,8 @@ def recover(path: Path | str) -> Recovered:
     """Repair the journal of a dead writer: cut the incomplete end off its open segment, and close the segment.
 
     No intact frame is lost. Unexpected files are renamed, never removed: an open segment next to a closed one of its
-    number, or a segment or manifest of another journal. Repeating it changes nothing. Lost accepted events stay lost.
-    Each recovery reports them, until a writer whose `on_loss` is `start` continues the journal.
+    number, or a segment or manifest of another journal. Idempotent. Lost accepted events stay lost. Each recovery
+    reports them, until a writer whose `on_loss` is `start` continues the journal.
 
     In a partitioned journal, each partition is repaired. The result has the unhandled events and the losses of all, and
     nothing about the next writer.
@@ -135,7 +137,7 @@ class _Repair:
         last = self._manifest.last if self._manifest is not None else 0
         first = self._first()
         own = sorted(self._own, key=segment_number)
-        closed = [segment for segment in own if not _is_open(segment)]
+        closed = [segment for segment in own if not is_open_segment(segment)]
         if closed and self._manifest is not None and segment_number(closed[-1]) > last + (not self._manifest.closed):
             self._steps.append(f"{MANIFEST}: ended at segment {last}, and {closed[-1].name} is here")
         outstanding, damages = self._read(own, closed, first)
@@ -145,7 +147,7 @@ class _Repair:
         self._take_steps()
         closed = []
         for segment in own:
-            new = self._close(segment, closed, outstanding, damages[segment]) if _is_open(segment) else segment
+            new = self._close(segment, closed, outstanding, damages[segment]) if is_open_segment(segment) else segment
             closed += [new] if new is not None else []
         last = max((last, *map(segment_number, closed)))
         self._drop_those_without_rows(first, last)
@@ -166,11 +168,11 @@ class _Repair:
         outstanding = Outstanding(self._path, start, last_intact, Summary(1) if start == 1 else before)
         damages: dict[Path, list[Damage]] = {}
         for segment in own:
-            is_open = _is_open(segment)
+            is_open = is_open_segment(segment)
             if segment_number(segment) >= start:
-                damages[segment] = outstanding.read(segment, is_open=is_open)
+                damages[segment] = read_outstanding(outstanding, segment)
             elif is_open:
-                damages[segment] = Outstanding(self._path, 0).read(segment, is_open=True)
+                damages[segment] = read_outstanding(Outstanding(self._path, 0), segment)
         if self._manifest is not None:
             outstanding.end(self._manifest.last + (not self._manifest.closed))
         return outstanding, damages
@@ -182,16 +184,14 @@ class _Repair:
                 continue
             file, why = step
             self._done.append(f"{why or file.name}: set aside as {set_aside(file).name}")
-            if is_orphan(index_path(file)):
-                index_path(file).unlink(missing_ok=True)
 
     def _set_aside(self, file: Path, why: str = "") -> None:
         self._steps.append((file, why))
 
     def _one_of_each_number(self) -> None:
         """Of an open and a closed segment of one number, keep the closed one, unless it is damaged and has less."""
-        closed = {segment_number(segment): segment for segment in self._own if not _is_open(segment)}
-        for segment in [segment for segment in self._own if _is_open(segment)]:
+        closed = {segment_number(segment): segment for segment in self._own if not is_open_segment(segment)}
+        for segment in [segment for segment in self._own if is_open_segment(segment)]:
             other = closed.get(segment_number(segment))
             if other is None:
                 continue
@@ -237,8 +237,8 @@ class _Repair:
             return None
         recover_from = outstanding.oldest_segment() or number + 1
         new = close_left_open(segment, keep, summary.closed(recover_from, outstanding.oldest_seq()))
-        self._done += [f"{damage}: skipped" for damage in damages if not damage.at_end]
-        self._done.append(f"{new.name}: closed: kept {summary.events} events, cut {cut} bytes")
+        self._done += [f"{damage}: skipped" for damage in damages if damage.is_problem]
+        self._done.append(f"{new.name}: closed: kept {counted(summary.events, 'event')}, cut {cut} bytes")
         return new
 
     def _drop_those_without_rows(self, first: int, last: int) -> None:
@@ -276,7 +276,7 @@ def _scan(segment: Path, before: Summary, *, follows: bool) -> tuple[Summary, in
     `follows`: `before` is of the segment before it; otherwise the frames say where seqs and accepted seqs begin.
     """
     summary, keep = before.following(), 0
-    for found in walk(segment, lambda _: False, check_all=True):
+    for found in frames_in(segment, headers_only, check_all=True):
         if isinstance(found, Damage) or found.header.kind == END:
             continue
         header, keep = found.header, found.end
@@ -295,9 +295,5 @@ def _scan(segment: Path, before: Summary, *, follows: bool) -> tuple[Summary, in
 
 def _intact_frames(segment: Path) -> int:
     """How many intact frames the segment has, without START and END."""
-    frames = walk(segment, lambda _: False, check_all=True)
+    frames = frames_in(segment, headers_only, check_all=True)
     return sum(isinstance(frame, Frame) and frame.header.kind in (ROWS, ACCEPTED) for frame in frames)
-
-
-def _is_open(segment: Path) -> bool:
-    return segment.name.startswith(".")

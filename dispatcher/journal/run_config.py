@@ -1,4 +1,4 @@
-"""The configuration of the run that wrote a journal: a file beside the segments, for people and for the report.
+"""The configuration of the run that wrote a journal: a file next to the segments, for people and for the report.
 
 It is no part of the journal: whatever is in its place, the journal is read, verified and repaired without it.
 """

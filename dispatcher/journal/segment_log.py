@@ -23,31 +23,29 @@ from typing import Any
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ForkedProcessError, JournalError, JournalLossError
 from dispatcher.journal.format.columns import EncodedRows
-from dispatcher.journal.format.history_index import index_path
-from dispatcher.journal.format.partitions import holds_partitions
+from dispatcher.journal.format.partitions import check_no_other_files, holds_partitions
 from dispatcher.journal.format.segments import (
     Manifest,
     SegmentFile,
     holds_journal,
     lock_for_writing,
+    remove_history_indexes,
     segment_number,
     segment_path,
     segments,
+    unwritable,
 )
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import new_id
 from dispatcher.journal.recovery import Recovered, repair
-from dispatcher.util.descriptors import NO_DESCRIPTORS, DescriptorReserve
-from dispatcher.util.files import Permissions, explain, make_folder, sync_folder
+from dispatcher.journal.turns import ReentrantAppendError
+from dispatcher.util.descriptors import DescriptorReserve
+from dispatcher.util.files import Permissions, make_folder, sync_folder
 from dispatcher.util.foreign import tell
 from dispatcher.util.forks import OfParent, let_go_in_children
 from dispatcher.util.threads import is_owned
 
-log = logging.getLogger(__name__)
-
-
-class ReentrantAppendError(JournalError):
-    """An append interrupted its own thread, which uses the file. It was refused, and may be tried again later."""
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class SegmentLog:
@@ -67,24 +65,22 @@ class SegmentLog:
         self.path = path  # read only
         self.config = config  # read only
         self._on_failure = on_failure  # read only
-        self.on_closed: Callable[[], object] = _nothing
-        """Called after a segment was closed and the next one begun, with no lock held; set before the first frame."""
         self._segment_bytes, self._segment_age_s = config.segment_bytes, config.segment_age_s  # read only
         self._syncs = config.durability != "none"
         self._looks = config.durability == "sync"  # each accepted frame waits for the disk, so a look costs little
         self._permissions = Permissions[config.permissions]  # read only
         self._sync_lock = threading.RLock()  # before _file_lock; both are replaced in a forked child
         self._file_lock = threading.RLock()  # leaf lock
-        self.changed = threading.Condition(self._file_lock)
+        self.changed: threading.Condition = threading.Condition(self._file_lock)
         """Notified when the log has ended. Its lock is `_file_lock`."""
         self.failure: JournalError | None = None  # written under _file_lock
-        self.is_closed = False  # nothing is appended after it is set; written under _file_lock
-        self.is_dropped = False  # see `drop`; written under _file_lock
-        self.frames = 0  # appended by this writer; written under _file_lock
+        self.is_closed: bool = False  # nothing is appended after it is set; written under _file_lock
+        self.is_dropped: bool = False  # see `drop`; written under _file_lock
+        self.frames: int = 0  # appended by this writer; written under _file_lock
         self._closed_bytes = 0  # written under both locks
-        self.segments_closed = 0  # written under both locks
+        self.segments_closed: int = 0  # written under both locks
         self._synced_frames = 0  # how many of `frames` are on the disk; written under _sync_lock
-        self.syncs = 0  # written under _sync_lock
+        self.syncs: int = 0  # written under _sync_lock
         # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
         # By machine, the first segment that its snapshots need. Any thread stores, a holder of _sync_lock reads.
@@ -92,20 +88,23 @@ class SegmentLog:
         let_go_in_children(self)
         try:
             make_folder(path, self._permissions)
+            check_no_other_files(path)
             # Released by the thread that closes the journal.
             self._lock = lock_for_writing(path, self._permissions.file_mode)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self.path, error) from error
         self._reserve = DescriptorReserve()  # for later segments and manifests: only those are opened while it runs
         try:
-            self.recovered = self._take_over()  # read only
+            self.recovered: Recovered = self._take_over()  # read only
             self._first = self.recovered.first_segment  # written under _sync_lock
             # Replaced under both locks; its methods, except `sync`, are called under _file_lock.
             self._segment = self._new_segment(self.recovered.next_segment, self.recovered.summary)
             self._write_manifest(closed=False)
+            with contextlib.suppress(OSError):  # readers ignore them
+                remove_history_indexes(path)
         except OSError as error:
             self.release()
-            raise self._unwritable(error) from error
+            raise unwritable(self.path, error) from error
         except BaseException:
             self.release()
             raise
@@ -273,7 +272,6 @@ class SegmentLog:
                 self._synced_frames = self.frames
             self._reserve.run(self._retain)
             self._write_manifest(closed=False)
-        self.on_closed()
 
     def close(self) -> None:
         """Close the segment and the journal; `release` gives up the lock. Raises OSError."""
@@ -345,11 +343,7 @@ class SegmentLog:
             # The manifest first: it shows a reader that misses the segment that its removal was intended.
             self._first = segment_number(path) + 1
             self._write_manifest(closed=self.is_closed)
-            # The index goes first, so that a crash does not leave it alone, and again after the segment: the indexer
-            # may have renamed its draft in between.
-            index_path(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-            index_path(path).unlink(missing_ok=True)
 
     def _write_manifest(self, *, closed: bool) -> None:
         """Under _sync_lock, or in the constructor."""
@@ -383,7 +377,7 @@ class SegmentLog:
         except OSError as error:
             self.fail(error)
             if raises:
-                raise self.failure or self._unwritable(error) from error
+                raise self.failure or unwritable(self.path, error) from error
         except JournalError:
             if raises:
                 raise
@@ -399,7 +393,7 @@ class SegmentLog:
         with self._file_lock:
             if self.failure is not None:
                 return False
-            self.failure = self._unwritable(error)
+            self.failure = unwritable(self.path, error)
             self.is_closed = True
             self._segment.abandon()
             self.changed.notify_all()
@@ -415,19 +409,6 @@ class SegmentLog:
                 continues += ", and accepts no more events"
         tell(log, logging.ERROR, "%s What is journaled so far stays%s", self.failure, continues)
         self._on_failure(self.failure)
-
-    def _unwritable(self, error: OSError) -> JournalError:
-        advice = (
-            "Raise the limit of open files (ulimit -n)"
-            if error.errno in NO_DESCRIPTORS
-            else "Make room, or give it another folder"
-        )
-        return JournalError(
-            f"{self.path}: the journal cannot be written: {explain(error, self.path)}. {advice}, and start again."
-        )
-
-
-def _nothing() -> None: ...
 
 
 def _surplus(journal: Path, config: JournalConfig, needed: int) -> Iterator[Path]:

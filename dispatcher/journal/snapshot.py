@@ -1,19 +1,20 @@
 """A snapshot of a journal's folder, for verification, the readers and a report.
 
-Readers take no lock and may run beside a writer: closed segments do not change, and retention removes only the oldest.
+Readers take no lock and may run while a writer appends: closed segments do not change, and retention removes only
+the oldest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.frames import FrameReader
+from dispatcher.journal.format.frames import Damage, FrameReader
 from dispatcher.journal.format.partitions import (
     PARTITIONS,
     holds_partitions,
@@ -37,10 +38,11 @@ from dispatcher.journal.format.segments import (
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import identify
 from dispatcher.util.files import Permissions
+from dispatcher.util.functions import path_of
 
 _ATTEMPTS: Final = 100
 """More than enough to find a moment at which the writer closes no segment."""
-MANY: Final = 1000
+_MANY: Final = 1000
 """From this number on, missing segments are reported as one range: a manifest can name two billion."""
 
 
@@ -64,7 +66,7 @@ class ClosedSegment(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalSnapshot:
-    """A journal's manifest and segments at one moment, consistent even beside a writer."""
+    """A journal's manifest and segments at one moment, consistent even while a writer appends."""
 
     path: Path
     manifest: Manifest | None
@@ -96,14 +98,14 @@ class JournalSnapshot:
         """The segments that readers read, oldest first."""
         return (*self.closed, *self.open_at_end)
 
-    def missing(self) -> list[str]:
-        """A line for each closed segment that is absent according to the manifest or the numbers of the others, or that
-        is of another journal."""
+    def missing(self) -> list[Damage]:
+        """The closed segments that are absent according to the manifest or the numbers of the others, or that are of
+        another journal."""
         numbers = list(map(segment_number, self.closed))
         first = self.manifest.first if self.manifest is not None else min(numbers, default=1)
         last = max(max(numbers, default=0), self.manifest.last if self.manifest is not None else 0)
-        lines = [line for gap in gaps(numbers, first, last) for line in _missing_between(self.path, *gap)]
-        return [*lines, *self.foreign]
+        found = [damage for gap in gaps(numbers, first, last) for damage in gone_between(self.path, *gap)]
+        return [*(damage for damage in found if damage.is_problem), *map(about_file, self.foreign)]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def parts_of(path: Path | str) -> Parts:
     Raises:
         JournalError: it cannot be listed, or is partitioned in another format.
     """
-    path = Path(path)
+    path = path_of(path)
     try:
         found, problem = read_partitions(path)
         if (found, problem) == (None, None) and (read_manifest(path) != (None, None) or not holds_partitions(path)):
@@ -224,36 +226,51 @@ def summarize(closed: Sequence[Path]) -> list[ClosedSegment]:
     Raises:
         JournalError: a segment cannot be read.
     """
-    found = []
-    for segment in closed:
-        try:
-            found.append(ClosedSegment(segment, segment.stat().st_size, read_summary(segment)))
-        except FileNotFoundError:
-            found.append(ClosedSegment(segment, 0, None, is_gone=True))
-        except OSError as error:
-            raise unreadable(segment, error) from error
-    return found
+    return list(map(_summarized, closed))
 
 
-def open_frames(segment: Path, *, keeps_interpreter: bool = False) -> FrameReader:
-    """A reader of the segment, also if it was listed as open and its writer has closed it since."""
+def summary_of(segment: Path) -> Summary | None:
+    """The summary of a closed segment; None: its end is damaged, or it is gone. Raises JournalError as `summarize`."""
+    return _summarized(segment).summary
+
+
+def _summarized(segment: Path) -> ClosedSegment:
     try:
-        return FrameReader(segment, keeps_interpreter=keeps_interpreter)
+        return ClosedSegment(segment, segment.stat().st_size, read_summary(segment))
     except FileNotFoundError:
-        closed = segment_path(segment.parent, segment_number(segment))
-        if closed == segment:
-            raise
-        return FrameReader(closed, keeps_interpreter=keeps_interpreter)
-
-
-def open_frames_if_there(segment: Path) -> AbstractContextManager[FrameReader | None]:
-    """As `open_frames`; None: retention has removed the segment. Raises JournalError."""
-    try:
-        return open_frames(segment)
-    except FileNotFoundError:
-        return nullcontext()
+        return ClosedSegment(segment, 0, None, is_gone=True)
     except OSError as error:
         raise unreadable(segment, error) from error
+
+
+@contextmanager
+def open_segment(segment: Path, *, keeps_interpreter: bool = False) -> Iterator[FrameReader | None]:
+    """A reader of the segment, also if it was listed as open and its writer has closed it since. None: it is gone.
+
+    Raises JournalError: the segment cannot be read, here or in the block.
+    """
+    with ExitStack() as opened:
+        try:
+            reader = None
+            for path in dict.fromkeys((segment, segment_path(segment.parent, segment_number(segment)))):
+                with suppress(FileNotFoundError):
+                    reader = opened.enter_context(FrameReader(path, keeps_interpreter=keeps_interpreter))
+                    break
+            yield reader
+        except OSError as error:
+            raise unreadable(segment, error) from error
+
+
+def about_file(line: str) -> Damage:
+    """Damage of a whole file. The line begins with the file's name and a colon."""
+    return Damage(line.partition(":")[0], line)
+
+
+def gone(segment: Path) -> Damage:
+    """A segment that does not exist."""
+    retired = is_retired(segment.parent, segment_number(segment))
+    line = f"{segment.name}: {'was removed by retention before it was read' if retired else 'is missing'}"
+    return Damage(segment.name, line, is_gone=True, is_retired=retired)
 
 
 def is_retired(path: Path, number: int) -> bool:
@@ -270,12 +287,17 @@ def gaps(numbers: Iterable[int], first: int, last: int) -> Iterator[tuple[int, i
         first = max(first, number + 1)
 
 
-def _missing_between(path: Path, first: int, last: int) -> list[str]:
-    if last - first >= MANY:
-        return [f"{segment_path(path, first).name} to {segment_path(path, last).name}: are missing"]
-    # A segment that retention has removed since the snapshot is not missing.
-    return [
-        f"{segment_path(path, number).name}: is missing"
-        for number in range(first, last + 1)
-        if not segment_path(path, number).exists() and not is_retired(path, number)
-    ]
+def gone_between(path: Path, first: int, last: int) -> Iterator[Damage]:
+    """The segments from `first` to `last` that do not exist. Of many, one or two items name the whole range."""
+    if last - first < _MANY:
+        yield from (
+            gone(segment) for number in range(first, last + 1) if not (segment := segment_path(path, number)).exists()
+        )
+        return
+    manifest, _ = read_manifest(path)
+    kept = first if manifest is None else max(first, min(manifest.first, last + 1))
+    for begin, end, is_retired in ((first, kept - 1, True), (kept, last, False)):
+        if begin <= end:
+            name = f"{segment_path(path, begin).name} to {segment_path(path, end).name}"
+            line = f"{name}: {'were removed by retention before they were read' if is_retired else 'are missing'}"
+            yield Damage(name, line, is_gone=True, is_retired=is_retired)

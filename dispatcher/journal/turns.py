@@ -22,11 +22,15 @@ _MOST_BATCHES_SKIPPED: Final = 64
 _MOST_HALF_SYNCS: Final = 4
 
 
+class ReentrantAppendError(JournalError):
+    """An append interrupted its own thread, which uses the file. It was refused, and may be tried again later."""
+
+
 class Gate:
     """Closed at first, and opened once for all: those that wait, and those that come later. Any thread."""
 
     def __init__(self) -> None:
-        self.is_open = False  # set before threads can pass, by any thread, and never reset
+        self.is_open: bool = False  # set before threads can pass, by any thread, and never reset
         self._lock = threading.Lock()  # held until the gate is open; each thread that passes lets the next one pass
         self._lock.acquire()
 
@@ -55,7 +59,7 @@ class DescriptorGate(Gate):
         self._file.read(len(_MANY))
 
     def open(self) -> None:
-        self.is_open = True
+        self.is_open: bool = True
         self._file.write(_MANY)
 
 
@@ -76,7 +80,7 @@ class Append:
         self.line = line  # never changes
         self.seq = 0  # its accepted seq, once it is in the file; written by the leader
         self.error: JournalError | None = None  # why it is not accepted; written by the leader before `is_done`
-        self.is_done = False  # written by the leader, before it reads `place`
+        self.is_done: bool = False  # written by the leader, before it reads `place`
         self.is_withdrawn = False  # its producer was interrupted and has gone; written by that producer
         # Where its producer waits to look at it again; None: nowhere yet. Written by that producer, which looks at
         # `is_done` once more before it waits there.
@@ -113,7 +117,7 @@ class Gathering:
     """How long a leader waits for producers that are about to post again. The leader calls all but `arrived`."""
 
     def __init__(self) -> None:
-        self.is_on = False  # the leader waits; written by it, read by any thread
+        self.is_on: bool = False  # the leader waits; written by it, read by any thread
         self._wanted = 0  # how many are to be pending; written by the leader, read by any thread
         self._complete = threading.Lock()  # held while the leader waits; any thread releases it
         self._complete.acquire()

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, START, Damage, Frame
-from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, segment_of
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, START, Damage, Frame, FrameReader
 from dispatcher.journal.format.live_states import STATES_FILES, decode_states, decode_states_file
 from dispatcher.journal.format.schema import TABLES
-from dispatcher.journal.format.segments import MANIFEST, read_end, read_manifest, segment_number, segment_path
+from dispatcher.journal.format.segments import (
+    MANIFEST,
+    is_open_segment,
+    read_manifest,
+    segment_number,
+    segment_path,
+)
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, open_frames, parts_of, unreadable
+from dispatcher.journal.read import frames_from, frames_in, headers_only
+from dispatcher.journal.snapshot import JournalSnapshot, about_file, gone, look_at, open_segment, parts_of, unreadable
 from dispatcher.util.files import read_file
 
 
@@ -29,25 +35,6 @@ class Verification(NamedTuple):
     """Segments that are being written, or were when their writer died."""
     torn: tuple[str, ...] = ()
     """Incomplete frames at the ends of open segments: cut off by a crash, or being written."""
-
-
-class Finding(NamedTuple):
-    """One problem of a journal."""
-
-    segment: str
-    """Name of a file in the journal's folder."""
-    line: str
-    """The message; names the segment, and the frame if there is one."""
-    offset: int | None = None
-    """In bytes; like `length` None if the finding is about the whole file."""
-    length: int | None = None
-    is_torn: bool = False
-    """An incomplete frame at the end of an open segment, which is not a problem."""
-    is_consequence: bool = False
-    """It follows from another finding of the segment."""
-    events: int | None = None
-    """How many events are lost here; like `transitions` None: unknown."""
-    transitions: int | None = None
 
 
 class Progress:
@@ -65,8 +52,7 @@ class Progress:
 def verify(path: Path | str) -> Verification:
     """Check each byte against its checksum, and that no frame, segment, event or accepted event is missing.
 
-    History indexes are checked where they exist, and can be missing. For a partitioned journal, this checks each
-    partition, that none is missing, and the states of its entities.
+    For a partitioned journal, this checks each partition, that none is missing, and the states of its entities.
 
     Raises:
         JournalError: it isn't a journal, has another format, or a file can't be read.
@@ -94,20 +80,14 @@ def _verify(path: Path) -> Verification:
     progress = Progress()
     if manifest is not None and manifest.first == 1 and (not closed or segment_number(closed[0]) == 1):
         progress.next_seq = progress.next_accepted = 1
-    problems = [finding.line for finding in check_folder(snapshot)]
+    problems = [damage.line for damage in check_folder(snapshot)]
     torn: list[str] = []
     for segment in sorted((*closed, *snapshot.left_open), key=segment_number):
-        try:
-            for finding in check_segment(segment, progress, is_open=segment in snapshot.left_open):
-                (torn if finding.is_torn else problems).append(finding.line)
-        except FileNotFoundError:
-            # Retention has removed it since it was listed: any seq may follow.
-            progress.next_seq = progress.next_accepted = None
-            if not is_retired(snapshot.path, segment_number(segment)):
-                problems.append(f"{segment.name}: is missing")
-        except OSError as error:
-            raise unreadable(segment, error) from error
-    problems += _check_indexes(snapshot)
+        for damage in check_segment(segment, progress):
+            if damage.is_problem:
+                problems.append(damage.line)
+            elif damage.is_torn:
+                torn.append(damage.line)
     return Verification(progress.events, progress.transitions, tuple(problems), snapshot.left_open, tuple(torn))
 
 
@@ -122,8 +102,8 @@ def _check_states_files(path: Path) -> Iterator[str]:
             yield f"{file.name}: {error}"
 
 
-def check_folder(snapshot: JournalSnapshot) -> list[Finding]:
-    """Findings about the manifest, and about missing and odd segments.
+def check_folder(snapshot: JournalSnapshot) -> list[Damage]:
+    """What is wrong with the manifest, and missing and odd segments.
 
     Raises:
         JournalError: an open segment cannot be read.
@@ -132,39 +112,11 @@ def check_folder(snapshot: JournalSnapshot) -> list[Finding]:
     if snapshot.manifest is None and snapshot.problem is None:
         lines.append(f"{MANIFEST}: is missing")
     return [
-        *(Finding(line.partition(":")[0], line) for line in (*lines, *snapshot.missing())),
-        *(Finding(line.partition(":")[0], line, events=0, transitions=0) for line in snapshot.odd),
-        *(Finding(line.partition(":")[0], line) for line in _against_manifest(snapshot)),
+        *map(about_file, lines),
+        *snapshot.missing(),
+        *(about_file(line)._replace(events=0, transitions=0) for line in snapshot.odd),
+        *map(about_file, _against_manifest(snapshot)),
     ]
-
-
-def _check_indexes(snapshot: JournalSnapshot) -> Iterator[str]:
-    """A line for each history index that is damaged, was made of another segment, or has lost its segment."""
-    for segment in snapshot.closed:
-        try:
-            with HistoryIndex(index_path(segment)) as index:
-                end = read_end(segment)
-                if end is None:
-                    continue  # verified as damaged already; without its end, the index cannot be matched to it
-                if not index.header.is_of(segment, end):
-                    yield _unsound_index(f"{index.path.name}: was made of another {segment.name}")
-                index.check()
-        except FileNotFoundError:
-            continue  # not indexed yet, or removed with its segment
-        except UnsoundIndexError as error:
-            yield _unsound_index(str(error))
-        except OSError as error:
-            yield _unsound_index(f"{index_path(segment).name}: cannot be read: {error.strerror or error}")
-    first = snapshot.manifest.first if snapshot.manifest is not None else 0
-    for path in sorted(snapshot.path.iterdir()):
-        lost = segment_of(path)
-        # Below `first`, retention is about to remove the index, or a crash prevented that.
-        if lost is not None and segment_number(lost) >= first and not lost.exists():
-            yield f"{path.name}: its segment is missing"
-
-
-def _unsound_index(line: str) -> str:
-    return f"{line}; the journal can be read without it, and dispatcher journal history makes a new one"
 
 
 def _against_manifest(snapshot: JournalSnapshot) -> list[str]:
@@ -199,64 +151,61 @@ def _contradictions(snapshot: JournalSnapshot) -> Iterator[str]:
 
 def _is_begun(segment: Path) -> bool:
     """Whether an open segment holds more than its START frame."""
-    try:
-        with open_frames(segment) as reader:
-            frames = reader.frames(lambda _: False)
-            return any(isinstance(found, Frame) and found.header.kind != START for found in frames)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise unreadable(segment, error) from error
+    return any(isinstance(found, Frame) and found.header.kind != START for found in frames_in(segment, headers_only))
 
 
-def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -> Iterator[Finding]:
+def check_segment(segment: Path, progress: Progress) -> Iterator[Damage]:
     """Check each byte of a segment and each frame's place and numbers, and add its rows to `progress`.
 
     Raises:
-        OSError: it cannot be read.
+        JournalError: it cannot be read.
     """
-    name, frames, last, is_damaged, is_cut = segment.name, 0, 0, False, False
     progress.summary = None
+    with open_segment(segment) as reader:
+        if reader is None:
+            # Any seq may follow.
+            progress.next_seq = progress.next_accepted = None
+            yield gone(segment)
+        else:
+            yield from _check(segment, reader, progress)
+
+
+def _check(segment: Path, reader: FrameReader, progress: Progress) -> Iterator[Damage]:
+    name, frames, last, is_damaged, is_open = segment.name, 0, 0, False, is_open_segment(segment)
     before = progress.events, progress.transitions
-    with open_frames(segment) as reader:
-        for found in reader.frames():
-            if isinstance(found, Damage):
-                is_damaged, is_cut = True, found.at_end
-                is_torn = is_open and found.at_end
-                lost = found.events, found.transitions
-                yield Finding(name, str(found), found.offset, found.length, is_torn, False, *lost)
-                continue
-            where, length = f"{name}, frame {found.header.number}", found.end - found.offset
+    for found in frames_from(reader, is_open=is_open):
+        if isinstance(found, Damage):
+            is_damaged |= found.offset is not None
+            yield found
+            continue
+        where = f"{name}, frame {found.header.number}"
+        damage = Damage(name, where, found.offset, found.end - found.offset)
+        if last == END:
+            yield damage._replace(line=f"{where}: comes after the end")
+        frames, last = found.header.number + 1, found.header.kind
+        for problem, gap in _out_of_order(found, progress):
+            yield damage._replace(line=f"{where}: {problem}", events=gap, is_consequence=is_damaged)
+        try:
             if last == END:
-                yield Finding(name, f"{where}: comes after the end", found.offset, length)
-            frames, last = found.header.number + 1, found.header.kind
-            for problem, gap in _out_of_order(found, progress):
-                yield Finding(name, f"{where}: {problem}", found.offset, length, False, is_damaged, gap)
-            try:
-                if last == END:
-                    for problem, events, transitions in _lost_rows(found, before, progress):
-                        line = f"{where}: {problem}"
-                        yield Finding(name, line, found.offset, length, False, is_damaged, events, transitions)
-                else:
-                    for problem in _unfit(found, segment, progress):
-                        yield Finding(name, f"{where}: {problem}", found.offset, length)
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                problem = f"cannot be read: {type(error).__name__}: {error}"
-                yield Finding(name, f"{where}: {problem}", found.offset, length)
-        if is_open:
-            return
-        if last != END:
-            yield Finding(name, f"{name}: has no end", is_consequence=is_cut)
-        if reader.last_frame() is None:
-            yield Finding(
-                name, f"{name}: its trailer does not point to its end", is_consequence=is_damaged or last != END
-            )
-        if not frames:
-            yield Finding(name, f"{name}: has no intact frame", is_consequence=True)
+                for problem, *lost in _lost_rows(found, before, progress):
+                    line = f"{where}: {problem}"
+                    yield damage._replace(line=line, events=lost[0], transitions=lost[1], is_consequence=is_damaged)
+            else:
+                for problem in _unfit(found, segment, progress):
+                    yield damage._replace(line=f"{where}: {problem}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            yield damage._replace(line=f"{where}: cannot be read: {type(error).__name__}: {error}")
+    if is_open:
+        return
+    if reader.last_frame() is None:
+        line = f"{name}: its trailer does not point to its end"
+        yield Damage(name, line, is_consequence=is_damaged or last != END)
+    if not frames:
+        yield Damage(name, f"{name}: has no intact frame", is_consequence=True)
 
 
 def is_whole(segment: Path) -> bool:
-    """Whether a closed segment has no findings by itself. Raises OSError."""
+    """Whether a closed segment has no damage by itself. Raises JournalError."""
     return next(check_segment(segment, Progress()), None) is None
 
 

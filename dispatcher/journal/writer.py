@@ -2,8 +2,8 @@
 
 Threads: the handler thread makes rows (`seq` and `at` belong to it), and each `flush` appends one frame. While a
 handler runs or none is needed, the journal's own thread (`Keeper`) writes the rows of the events before it, and syncs
-and closes segments. In write-ahead mode producers append events (`group_commit`). Another thread (`Indexer`) indexes
-closed segments. `segment_log` has the files and their locks.
+and closes segments. In write-ahead mode producers append events (`group_commit`). `segment_log` has the files and their
+locks.
 
 `rows` and `transitions` are lists that the handler thread appends to, without a lock of ours. A thread that holds
 `_taking` copies them, and removes what it has copied once that is in the log. Each is one call, which takes the list's
@@ -12,7 +12,7 @@ own lock, so a row is never missed. Transitions come before the row of their eve
     handler thread    transitions += [of 7]   rows += [7]                  transitions += [of 8]
     journal's thread                                        rows.copy() = [7]                       transitions.copy()
 
-It finds all transitions of event 7, and leaves the one of event 8, which is in hand.
+It finds all transitions of event 7, and leaves the one of event 8, which is being handled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from threading import get_ident
@@ -33,17 +33,17 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import ForkedProcessError, JournalError
 from dispatcher.journal import keeper as keeping
 from dispatcher.journal.format.columns import encode_rows
-from dispatcher.journal.format.outstanding import Accepted
+from dispatcher.journal.format.live_states import LastStates
+from dispatcher.journal.format.outstanding import Accepted, Loss
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.group_commit import MOST_BYTES_IN_FRAME, GroupCommit
-from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.live_states import LiveStates, read_states
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import id_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
-from dispatcher.util.functions import require_plain
+from dispatcher.util.functions import path_of, require_kind, require_plain
 from dispatcher.util.threads import is_owned
 
 _NOT_STARTED: Final = (ServiceState.NOTINITED, ServiceState.INITED)
@@ -56,8 +56,17 @@ class TransitionOrigin(Protocol):
     """What a transition belongs to: the event that the handler thread handles, or one in the hands of a coroutine."""
 
     def add_transition(
-        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
-    ) -> None: ...
+        self,
+        machine: str,
+        entity: str,
+        from_state: str,
+        event_type: str,
+        to_state: str,
+        *,
+        valid: bool,
+        data: str | None = None,
+    ) -> None:
+        """`data`: the text of the entity's data, if that changed."""
 
 
 class _Owner:
@@ -97,8 +106,9 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
-        self.path = Path(path).absolute()  # a daemon may change its directory later; read only
-        self.config = config or JournalConfig()  # read only
+        self.path: Path = path_of(path).absolute()  # a daemon may change its directory later; read only
+        self.config: JournalConfig = config if config is not None else JournalConfig()  # read only
+        require_kind(self.config, "config", JournalConfig)
         self._commits = self.config.durability == "sync"  # an append waits for the disk
         self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
         # Held while rows become a frame; before the log's locks. Re-entrant: a signal handler may close the journal.
@@ -109,7 +119,7 @@ class JournalWriter:
         self.transitions: list[Row] = []  # made since then; handler thread appends, a holder of _taking removes
         self._kinds: dict[Kind, int] = {}  # numbered in the order of insertion; handler thread adds, any thread copies
         self._transition_kinds: dict[Kind, int] = {}  # as `_kinds`: handler thread adds, any thread copies
-        self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread writes, any reads
+        self.flush_due_ns: int = 0  # by perf_counter_ns; rows are then flushed; handler thread writes, any reads
         self._virtual = False  # set before the first row
         self._attaching = threading.Lock()  # leaf lock
         self._owner = owner = _Owner()  # it says who may touch its fields
@@ -117,7 +127,7 @@ class JournalWriter:
         self._settled: list[int] = []  # as `rows`, but any thread appends
         # Any thread may use these, which have locks of their own; all but `log` are replaced in a forked child. They do
         # not refer to the writer: once nothing else does, it releases them.
-        self.log = SegmentLog(self.path, self.config, owner.failed)
+        self.log: SegmentLog = SegmentLog(self.path, self.config, owner.failed)
         self._keeper = keeper = keeping.Keeper(self.log, _weakly(self._write_late_rows))  # any thread
         settle, on_append = self._settled.append, keeper.after_append
         # Any thread.
@@ -125,17 +135,14 @@ class JournalWriter:
         self._dropped = weakref.finalize(self, _drop, self.log, self._group)  # detached in a forked child
         self._dropped.atexit = False  # the process ends: threads may still write
         let_go_in_children(self)
-        self._indexer = Indexer(self.log) if self.config.history_index else None  # any thread
-        if self._indexer is not None:
-            self.log.on_closed = self._indexer.wake
         recovered = self.log.recovered
-        self.recovered = recovered.accepted
+        self.recovered: tuple[Accepted, ...] = recovered.accepted
         """Unhandled events accepted by an earlier writer, oldest first, for use before the start."""
-        self.losses = recovered.losses
+        self.losses: tuple[Loss, ...] = recovered.losses
         """Accepted events of an earlier writer missing from all files (read only)."""
         for loss in self.losses:
             self._settled.extend(loss.seqs)  # the next start does not miss them
-        self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
+        self.seq: int = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
         self.at = 0  # when that event's handling began: Unix ns on the run's clock; handler thread
         # The thread whose transitions belong to `seq`; 0: no event is in hand; None: no dispatcher is attached, and the
         # caller sets `seq`. Handler thread writes, any reads: no other thread finds its own number here.
@@ -185,8 +192,10 @@ class JournalWriter:
 
     def restore_states(
         self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
-    ) -> dict[str, str]:
+    ) -> LastStates:
         """Return the last states in the journal of a machine's entities, without those in one of the `ends`.
+
+        It's a dict by entity. Its `data` is one too, of the text of the entity's data, for those that have any.
 
         From then on, the journal gets a snapshot of the states every `snapshot_transitions` or `snapshot_s`. The next
         start reads from the last one, and retention keeps what that needs. Call it once per machine, before the
@@ -232,22 +241,29 @@ class JournalWriter:
         On return they're on the disk, and `recovered` contains only them.
 
         Raises:
-            JournalError: the disk failed, whatever the policy.
+            JournalError: the disk failed, under any policy.
         """
         copies: list[Accepted] = []
-        rest = deque(lines)
         with self.log.failing(always=True):
-            while rest:
-                frame = [rest.popleft()]
-                size = len(frame[0])
-                while rest and size + len(rest[0]) <= MOST_BYTES_IN_FRAME:
-                    size += len(rest[0])
-                    frame.append(rest.popleft())
+            for frame in _frames_of(lines):
                 first, segment = self.log.append_accepted(frame), self.log.segment
                 copies += (Accepted(seq, segment, line) for seq, line in enumerate(frame, first))
                 self.log.roll(if_due=True)
             self.log.commit()
         self.recovered = tuple(copies)
+
+    def append_lines(self, lines: Sequence[bytes]) -> list[int]:
+        """Append lines as `append_accepted` does, without waiting for the disk, and return their accepted seqs.
+
+        Raises:
+            JournalError: the disk failed, under any policy, or the journal is closed.
+        """
+        seqs: list[int] = []
+        with self.log.failing(always=True):
+            for frame in _frames_of(lines):
+                first = self.log.append_accepted(frame)
+                seqs += range(first, first + len(frame))
+        return seqs
 
     def settle_on_disk(self, accepted_seqs: Iterable[int]) -> None:
         """Record these events, on the disk, as handled elsewhere.
@@ -255,7 +271,7 @@ class JournalWriter:
         Call it before the start or, if no dispatcher writes rows here, on any thread.
 
         Raises:
-            JournalError: the disk failed, whatever the policy.
+            JournalError: the disk failed, under any policy.
         """
         self._settled.extend(accepted_seqs)
         with self.log.failing(always=True):
@@ -318,19 +334,27 @@ class JournalWriter:
         return self._origin_elsewhere(is_made) or self  # or: the dispatcher is gone
 
     def add_transition(
-        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+        self,
+        machine: str,
+        entity: str,
+        from_state: str,
+        event_type: str,
+        to_state: str,
+        *,
+        valid: bool,
+        data: str | None = None,
     ) -> None:
         """Add a transition of the current event, as in TransitionOrigin. Only for the handler thread."""
         kind = self.transition_kind(machine, from_state, event_type, to_state, valid=valid)
         if type(entity) is not str:
             entity = id_text(entity)
-        self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
+        self.transitions.append((kind, self.seq, entity, self.at, data))  # a TransitionRow
 
     def flush(self) -> None:
         """Write all rows, and close the segment if it's large or old enough.
 
         With durability `sync`, the rows are on the disk on return. In write-ahead mode the journal's thread syncs them
-        soon after. A crash before that makes recovery hand out their events again.
+        soon after. After a crash before that, recovery redelivers their events.
 
         Call this only between events, to keep an event and its transitions in one frame.
         """
@@ -349,7 +373,7 @@ class JournalWriter:
     def flush_to_disk(self, *, amid_event: bool = False) -> None:
         """Flush, and sync the rows to the disk before returning, unless durability is `none`.
 
-        `amid_event`: a handler has yielded to mail, and the transitions of its event stay.
+        `amid_event`: called while a handler has yielded to mail; its event's transitions stay buffered.
 
         Raises:
             JournalError: as `flush`.
@@ -370,12 +394,12 @@ class JournalWriter:
             or (self._has_rows() and not self._keeper.ensure_running())
         ):
             self.flush()
-            if self._keeper.is_missed:
+            if self._keeper.is_missed():
                 with self.log.failing():
                     self.log.commit()  # the last frames, which no later one may cover
 
     def close(self) -> None:
-        """Write the buffered rows and close the segment. You can repeat it.
+        """Write the buffered rows and close the segment. Idempotent.
 
         Raises:
             JournalError: the disk failed, and the policy is `stop`. The segment stays open.
@@ -388,8 +412,6 @@ class JournalWriter:
                     self.log.close()
         finally:
             self._group.close()
-            if self._indexer is not None:
-                self._indexer.stop()
             self.log.release()
 
     def _has_rows(self) -> bool:
@@ -483,18 +505,18 @@ class JournalWriter:
         return self._group.under_way
 
     def settle(self, accepted_seq: int) -> None:
-        """With the next frame, record an accepted event as never to be handled, so recovery doesn't hand it out."""
+        """With the next frame, record that an accepted event won't be handled, so recovery doesn't redeliver it."""
         if accepted_seq > 0:
             self._settled.append(accepted_seq)
 
     def settle_now(self, accepted_seq: int) -> None:
-        """Record an accepted event as never to be handled. On return, that's as durable as a post is. Thread-safe.
+        """Record that an accepted event won't be handled. On return, the record is as durable as a post. Thread-safe.
 
         A call that interrupts its own thread's use of the journal, for example in a signal handler, records it with the
         next frame.
 
         Raises:
-            JournalError: the disk failed, whatever the policy, or the journal is closed.
+            JournalError: the disk failed, under any policy, or the journal is closed.
         """
         if accepted_seq <= 0:
             return
@@ -530,7 +552,7 @@ class JournalWriter:
         nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
         self.rows = self.transitions = self._kinds = self._transition_kinds = self._settled = nothing
         self.event_thread, self._origin_elsewhere = 0, self._refuse
-        self._taking = self._attaching = self._keeper = self._group = self._indexer = nothing
+        self._taking = self._attaching = self._keeper = self._group = nothing
 
     def _refuse(self, _: bool) -> NoReturn:
         raise ForkedProcessError(str(self.path), self.path)
@@ -557,3 +579,15 @@ def _weakly(call: Callable[..., Any]) -> Callable[..., Any]:
         return bound(*arguments) if bound is not None else None
 
     return call_if_there
+
+
+def _frames_of(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The lines, in lists that fit into a frame each."""
+    rest = deque(lines)
+    while rest:
+        frame = [rest.popleft()]
+        size = len(frame[0])
+        while rest and size + len(rest[0]) <= MOST_BYTES_IN_FRAME:
+            size += len(rest[0])
+            frame.append(rest.popleft())
+        yield frame

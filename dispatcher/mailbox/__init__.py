@@ -1,5 +1,6 @@
 """Flink's mailbox: one thread owns the state, and other threads send it mail."""
 
+from dispatcher.errors import MailboxClosedError, MailboxStateError, RejectedExecutionError
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.manual_clock import ManualClock
@@ -14,14 +15,17 @@ __all__ = [
     "MIN_PRIORITY",
     "Mail",
     "MailOptions",
+    "MailboxClosedError",
     "MailboxController",
     "MailboxExecutor",
     "MailboxMetricsController",
     "MailboxProcessor",
     "MailboxState",
+    "MailboxStateError",
     "MailboxTimeService",
     "ManualClock",
     "ProcessingTimeService",
+    "RejectedExecutionError",
     "Suspension",
     "SystemProcessingTimeService",
     "TaskMailbox",

@@ -30,8 +30,8 @@ class MailOptions:
     DEFERRABLE: ClassVar[MailOptions]
 
     def __init__(self, *, is_urgent: bool = False, is_deferrable: bool = False) -> None:
-        self.is_urgent = is_urgent
-        self.is_deferrable = is_deferrable
+        self.is_urgent: bool = is_urgent
+        self.is_deferrable: bool = is_deferrable
 
     def __repr__(self) -> str:
         return "URGENT" if self.is_urgent else "DEFERRABLE" if self.is_deferrable else "DEFAULT"
@@ -60,10 +60,10 @@ class Mail:
         options: MailOptions = MailOptions.DEFAULT,
         action_executor: ActionExecutor | None = None,
     ) -> None:
-        self.runnable = runnable
-        self.original_priority = priority
-        self.priority = MIN_PRIORITY if options.is_deferrable else priority
-        self.options = options
+        self.runnable: Callable[..., Any] = runnable
+        self.original_priority: int = priority
+        self.priority: int = MIN_PRIORITY if options.is_deferrable else priority
+        self.options: MailOptions = options
         self._description = description
         self._args = args
         self._action_executor = action_executor

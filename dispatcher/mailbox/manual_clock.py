@@ -12,7 +12,7 @@ class ManualClock(TimerService):
 
     Any thread can use it, but only one at a time can advance, and callbacks run on that thread. Timers for the same
     time fire in the order you registered them. Each run of a periodic task counts as registered when the run before it
-    ended. So you can repeat a simulation. A timer for T fires at T, not 1 ms later as in real time. Time can also
+    ended, so simulations are reproducible. A timer for T fires at T, not 1 ms later as in real time. Time can also
     advance once the clock is quiesced, but no timer fires.
     """
 
@@ -64,20 +64,21 @@ class ManualClock(TimerService):
             due_ms = self._tasks.next_due_ms()
         return None if due_ms is None else int(due_ms)  # it is one: all times of this clock are
 
+    @property
     def pending_timers(self) -> int:
-        """Count the waiting timers and periodic tasks."""
+        """The number of waiting timers and periodic tasks."""
         return self._tasks.size()
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:
         """Drop all tasks, reject new ones, and return whether no callback is running.
 
-        Never waits, whatever the `timeout`: callbacks run on the thread that advances, which can be the caller's.
+        Never waits, and ignores `timeout`: callbacks run on the thread that advances, which can be the caller's.
         """
         self._end(ServiceStatus.SHUTDOWN)
         return self._terminated.done()
 
     def shutdown_uninterruptible(self, timeout: float) -> bool:
-        """The same as `shutdown`, which has no wait to interrupt."""
+        """Call `shutdown`, which has no wait to interrupt."""
         return self.shutdown(timeout)
 
     def _steady_ms(self) -> float:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.time_service import ProcessingTimeService, TimerCallback, TimerFuture
 from dispatcher.mailbox.timer_queue import NeverCompletingFuture, SharedFuture
+from dispatcher.util.functions import require_methods
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class MailboxTimeService:
@@ -29,8 +31,11 @@ class MailboxTimeService:
     """
 
     def __init__(self, service: ProcessingTimeService, executor: MailboxExecutor) -> None:
+        require_methods(service, "service", "a ProcessingTimeService", "current_processing_time", "register_timer")
+        require_methods(executor, "executor", "a MailboxExecutor", "execute")
         self._service = service
-        self.current_processing_time = service.current_processing_time  # bound directly, because it is called often
+        # Bound directly, because it is called often.
+        self.current_processing_time: Callable[[], int] = service.current_processing_time
         self._execute = executor.execute
         self._lock = threading.Lock()  # leaf lock: mail is sent outside it
         self._quiesced = False  # written under _lock, once; read without it where a stale value does no harm

@@ -50,7 +50,7 @@ class PlainLock:
         return True
 
 
-class Alarm(Protocol):
+class WaitAlarm(Protocol):
     """What ends a wait in time."""
 
     next_ns: int
@@ -101,11 +101,11 @@ class Parking:
         # meets the limit of recursion. Replaced with the lock.
         self.knock: Callable[[bytes], Any]
         self.retire()
-        # One entry while a wait is announced or under way. One thread pops it, and must release
+        # One entry while a wait is announced or in progress. One thread pops it, and must release
         # `lock`, so each wait is ended once. If a KeyboardInterrupt leaves a thread unsure whether it has released, it
         # releases again: the mailbox thread tolerates a wait that ends without work.
         self.duties: list[Callable[[], None]] = []  # the mailbox thread appends and clears; any thread pops
-        self.alarm: Alarm | None = None  # ends a wait in time; set before the first one
+        self.alarm: WaitAlarm | None = None  # ends a wait in time; set before the first one
         # Pops one. It needs as much of the stack as a release, so whoever has got the duty can do it. Never changes.
         self.take_duty: Callable[[], Callable[[], None]] = partial(self.duties.pop)
 
@@ -154,7 +154,7 @@ class Parking:
         return bool(self.duties)
 
     def unpark(self) -> None:
-        """End the wait, if one is announced or under way."""
+        """End the wait, if one is announced or in progress."""
         try:
             self.take_duty()
             self.lock.release()

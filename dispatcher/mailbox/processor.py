@@ -24,7 +24,7 @@ from dispatcher.util.functions import require_plain
 from dispatcher.util.histogram import Histogram
 from dispatcher.util.threads import NO_THREAD, postpone
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _OPEN: Final = MailboxState.OPEN  # looking up an Enum member is slow, and the loop turns often
 
@@ -63,14 +63,14 @@ class MailboxMetricsController:
     """
 
     def __init__(self, latency: Histogram | None = None, *, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
-        self.latency = latency or Histogram()
+        self.latency: Histogram = latency or Histogram()
         self.interval_ms = 1000
         """Time from the end of a measurement to the start of the next."""
         self._clock_ns = clock_ns
         self._parts: tuple[ProcessingTimeService, MailboxExecutor] | None = None  # set once, before the start
         # The next measurement; written by the mailbox thread, or by the one that starts what was postponed.
         self._timer: Future[None] | None = None
-        self.is_waiting_for_start = False  # set up, and not started
+        self.is_waiting_for_start: bool = False  # set up, and not started
 
     def set_up_latency_measurement(self, time_service: ProcessingTimeService, executor: MailboxExecutor) -> None:
         """Set the timers and the mailbox. Call it once, before the mailbox loop runs.
@@ -199,18 +199,19 @@ class MailboxProcessor:
         slow_after_ns: int = sys.maxsize,
         on_slow: Callable[[Mail, int, int], Any] = lambda *_: None,
     ) -> None:
-        self.mailbox = mailbox or TaskMailbox()  # never changes
+        self.mailbox: TaskMailbox = mailbox or TaskMailbox()  # never changes
         self._action_executor = action_executor  # never changes
-        self.metrics_controller = metrics_controller or MailboxMetricsController()  # never changes
+        # Never changes.
+        self.metrics_controller: MailboxMetricsController = metrics_controller or MailboxMetricsController()
         self._default_action = require_plain(default_action, "default_action", "does the work of a turn", is_hot=True)
         self._controller = MailboxController(self)
         self._loop_running = True  # mailbox thread only; stays false once completed
         self._suspended = False  # mailbox thread only
         self._suspension: Suspension | None = None  # mailbox thread only; None: the default action may run
-        self.mails_run = 0  # written by the mailbox thread only; counted before the run
+        self.mails_run: int = 0  # written by the mailbox thread only; counted before the run
         self._running: Mail | None = None  # mailbox thread writes, any reads
         self._began_ns = 0  # when that mail began, by perf_counter_ns; written before it; mailbox thread, any reads
-        self.slow_mails = 0  # mails that ran longer than `slow_after_ns`; mailbox thread writes, any reads
+        self.slow_mails: int = 0  # mails that ran longer than `slow_after_ns`; mailbox thread writes, any reads
         self._slow_after_ns = slow_after_ns  # never changes
         self._on_slow = require_plain(on_slow, "on_slow", "takes a mail, its start and its end")  # never changes
 
@@ -318,7 +319,7 @@ class MailboxProcessor:
         self.mailbox.quiesce()
 
     def drain(self) -> None:
-        """Run all waiting mail, whatever the loop's state. If a mail raises, the drain ends and the rest waits."""
+        """Run all waiting mail, even if the loop has ended. If a mail raises, the drain ends and the rest waits."""
         batch, queue = self.mailbox.take_all()
         try:
             for left in (batch, queue):
@@ -333,7 +334,7 @@ class MailboxProcessor:
         """Close the mailbox and cancel the futures among the mail that didn't run.
 
         Raises:
-            Exception: the first error of a cancellation, once all were tried. Its notes are the others.
+            Exception: the first cancellation error, after all were tried; the others are attached as notes.
         """
         _cancel(self.mailbox.close())
 
@@ -363,9 +364,9 @@ class MailboxProcessor:
             self._mark_idle_start(suspension)
         while self._suspension is not None and not self._suspended:
             mail = mailbox.take(MIN_PRIORITY)
-            self._run_mail_amid_idleness(mail)
+            self._run_mail_while_idle(mail)
 
-    def _run_mail_amid_idleness(self, mail: Mail) -> None:
+    def _run_mail_while_idle(self, mail: Mail) -> None:
         suspension = self._mark_idle_end()
         self._run_mail(mail)
         self._mark_idle_start(suspension)
@@ -405,7 +406,7 @@ class MailboxProcessor:
     def _run_one_batched_mail(self) -> bool:
         mail = self.mailbox.try_take_from_batch() if self.mailbox.create_batch() else None
         if mail is not None:
-            self._run_mail_amid_idleness(mail)
+            self._run_mail_while_idle(mail)
         return mail is not None
 
     def _run_default_action_if_available(self) -> bool:

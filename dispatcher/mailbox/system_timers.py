@@ -19,7 +19,7 @@ from dispatcher.util.foreign import tell
 from dispatcher.util.forks import let_go_in_children
 from dispatcher.util.functions import require_plain
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 3600.0
 """A timer may be further away than the longest timeout that a lock accepts."""
@@ -87,7 +87,7 @@ class SystemProcessingTimeService(TimerService):
     def shutdown_uninterruptible(self, timeout: float) -> bool:
         """Shut down as `shutdown` does, and raise a KeyboardInterrupt only after the wait.
 
-        Flink restores the caller's interrupt flag at that point. `is_terminated` says whether the thread has ended.
+        Flink restores the caller's interrupt flag at that point. `is_terminated` is True if the thread has ended.
         """
         deadline_s = time.monotonic() + timeout
         interrupt: KeyboardInterrupt | None = None

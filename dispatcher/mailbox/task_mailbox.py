@@ -17,6 +17,7 @@ from typing import ClassVar, Final, TypeVar
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.parking import Parking
+from dispatcher.util.functions import require_kind
 
 T = TypeVar("T")
 
@@ -46,18 +47,20 @@ class TaskMailbox:
     MAX_PRIORITY: ClassVar[int] = MAX_PRIORITY
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
+        if mailbox_thread is not None:
+            require_kind(mailbox_thread, "mailbox_thread", threading.Thread)
         self._owner = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
         # None until a given thread starts; any thread writes it, always the same value.
         self._ident = self._owner.ident
         self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child
-        self.parking = Parking()  # where the mailbox thread waits; never changes
+        self.parking: Parking = Parking()  # where the mailbox thread waits; never changes
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
         self.batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all
         # Hints for loops that cannot afford the calls of `has_mail`: mail waits if `new_mail or batch`.
-        self.new_mail = False  # == bool(_queue); written under _lock, read by any thread without it
-        self.new_urgent_mail = False  # _queue has urgent mail; written under _lock, read by any thread without it
+        self.new_mail: bool = False  # == bool(_queue); written under _lock, read by any thread without it
+        self.new_urgent_mail: bool = False  # _queue has urgent mail; written under _lock, read by any thread without it
         # Written under _lock, read by any thread; OPEN -> QUIESCED -> CLOSED, never back.
-        self.state = MailboxState.OPEN
+        self.state: MailboxState = MailboxState.OPEN
 
     def is_mailbox_thread(self) -> bool:
         """Whether the caller is the thread that owns the mailbox."""

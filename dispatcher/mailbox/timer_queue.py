@@ -102,13 +102,14 @@ class TimerQueue:
     def __init__(self, name: str, steady_ms: Callable[[], float]) -> None:
         self._name = name  # never changes
         self._steady_ms = steady_ms  # never changes
-        self.lock = threading.Lock()  # leaf lock; replaced in a forked child
-        self.changed = threading.Condition(self.lock)  # notified under `lock` of a new head, and of the end
+        self.lock: threading.Lock = threading.Lock()  # leaf lock; replaced in a forked child
+        # Notified under `lock` of a new head, and of the end.
+        self.changed: threading.Condition = threading.Condition(self.lock)
         self._waiting: dict[int, TimerTask] = {}  # the WAITING tasks by order of entry; guarded by lock
         # Due ms and order of entry, some of tasks that are gone; guarded by lock.
         self._heap: list[tuple[float, int]] = []
         # Written under lock, read by any thread; ALIVE -> QUIESCED -> SHUTDOWN, never back.
-        self.status = ServiceStatus.ALIVE
+        self.status: ServiceStatus = ServiceStatus.ALIVE
         self._order = itertools.count()  # guarded by lock
 
     def add(self, task: TimerTask, due_ms: float) -> TimerFuture:
@@ -192,7 +193,7 @@ class TimerQueue:
         return True
 
     def end(self, status: ServiceStatus) -> None:
-        """Leave ALIVE, and cancel all waiting tasks. May be repeated, even after an interrupted call."""
+        """Leave ALIVE, and cancel all waiting tasks. Idempotent, even after an interrupted call."""
         with self.lock:
             if self.status is not ServiceStatus.SHUTDOWN:
                 self.status = status

@@ -12,10 +12,20 @@ from dispatcher.util.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dispatcher.metrics.collector import MetricsSource, register_metrics
-    from dispatcher.metrics.entities import EntityNow, EntityPage, EntitySource, MachineNow, register_entities
+    from dispatcher.metrics.entities import (
+        DeclaredTransition,
+        DeclaringSource,
+        EntityNow,
+        EntityPage,
+        EntitySource,
+        MachineNow,
+        register_entities,
+    )
     from dispatcher.metrics.server import MetricsServer
 
 __all__ = [
+    "DeclaredTransition",
+    "DeclaringSource",
     "EntityNow",
     "EntityPage",
     "EntitySource",

@@ -30,9 +30,10 @@ from dispatcher.metrics.page import failures
 from dispatcher.queue.flags import FORKED
 from dispatcher.stats import METRICS, DispatcherStats, MetricSpec
 from dispatcher.util.foreign import class_name, tell, text_of, type_name
+from dispatcher.util.functions import require_kind, require_methods
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class MetricsSource(Protocol):
@@ -159,6 +160,9 @@ def register_metrics(
     Each partition of a DispatcherGroup or a MultiDispatcher has a separate name. A dispatcher replaces an ended one of
     its name, and is otherwise shown as `name#2`.
     """
+    require_kind(dispatcher, "dispatcher", AsyncDispatcher, DispatcherGroup)
+    require_methods(registry, "registry", "a CollectorRegistry", "register", "collect")
+    require_methods(sources, "sources", "MetricsSources", "__iter__")
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):
         collector.add(each.name, each, sources)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from dispatcher.util.registry import Registry
 
@@ -39,6 +39,10 @@ class EntityNow:
     state: str
     since: float
     """When it entered the state, in Unix seconds on the run's clock. A self-transition doesn't change it."""
+    data: str | None = None
+    """The data that it keeps with its state, as a JSON object. Only `find_entity` has it, for entities with data."""
+    last_event: str | None = None
+    """The type of the event that brought it into the state, or None if it was made in it, or if that's unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,22 @@ class EntitySource(Protocol):
         """Return the initial state of a machine's entities, or None if it's unknown."""
 
 
+class DeclaredTransition(NamedTuple):
+    """A transition that a machine's table allows."""
+
+    from_state: str
+    event_type: str
+    to_state: str
+
+
+@runtime_checkable
+class DeclaringSource(Protocol):
+    """An EntitySource that also knows the tables of its machines, so that pages can draw them."""
+
+    def declared_transitions(self, machine: str) -> Sequence[DeclaredTransition]:
+        """Return the transitions that the machine's table allows, or nothing if it's unknown. Any thread calls it."""
+
+
 _sources: Registry[EntitySource] = Registry()
 
 
@@ -80,6 +100,12 @@ def register_entities(source: EntitySource) -> None:
 def entity_sources() -> list[EntitySource]:
     """Every registered source that lives. Any thread."""
     return _sources.all()
+
+
+def declared_transitions(machine: str) -> Sequence[DeclaredTransition]:
+    """What the table of a machine allows; nothing if no source knows it."""
+    found = (each.declared_transitions(machine) for each in entity_sources() if isinstance(each, DeclaringSource))
+    return next(filter(None, found), ())
 
 
 def all_machines(sources: Iterable[EntitySource]) -> list[MachineNow]:
@@ -101,7 +127,7 @@ def all_entities(
     after: str = "",
     limit: int = 100,
 ) -> EntityPage:
-    """As `EntitySource.entities`, for the machine of all sources together."""
+    """Up to `limit` entities of a machine from all sources, merged by id, as one page."""
     pages = [source.entities(machine, state=state, prefix=prefix, after=after, limit=limit) for source in sources]
     merged = list(islice(heapq.merge(*(page.items for page in pages), key=attrgetter("entity")), limit + 1))
     totals = [page.total for page in pages]

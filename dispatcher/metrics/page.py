@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dispatcher.util import log_files
 from dispatcher.util.foreign import class_name, reraise_interrupt, tell
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Encoder = Callable[[Any], bytes]
 """Renders what an object's `collect` returns; of prometheus_client."""
@@ -58,15 +59,20 @@ def render_page(registry: CollectorRegistry, encode: Encoder, names: Sequence[st
     """
     found = [(collector, _families_of(collector, names)) for collector in _collectors_of(registry)]
     try:
-        return encode(_Families([*_together(found), *_chosen([failures.family()], names)]))
+        return encode(_CollectedFamilies([*_together(found), *_chosen(_own(), names)]))
     except BaseException as error:
         reraise_interrupt(error)
     # It costs another rendering to see whose families these are, so only now.
     sound = [(collector, families) for collector, families in found if _is_sound(collector, families, encode)]
-    return encode(_Families([*_together(sound), *_chosen([failures.family()], names)]))
+    return encode(_CollectedFamilies([*_together(sound), *_chosen(_own(), names)]))
 
 
-class _Families(Collector):
+def _own() -> list[Metric]:
+    """The metrics that every page has, whatever its registry."""
+    return [failures.family(), log_files.family()]
+
+
+class _CollectedFamilies(Collector):
     """A collector of metrics that were collected before."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
@@ -126,7 +132,7 @@ def _together(found: Iterable[tuple[Any, list[Metric]]]) -> list[Metric]:
 
 def _is_sound(collector: Any, families: list[Metric], encode: Encoder) -> bool:
     try:
-        encode(_Families(families))
+        encode(_CollectedFamilies(families))
     except BaseException as error:
         reraise_interrupt(error)
         _leave_out(collector, error)

@@ -16,9 +16,10 @@ from dispatcher.config import MetricsConfig
 from dispatcher.errors import ConfigError
 from dispatcher.metrics.page import render_page
 from dispatcher.service import Service
-from dispatcher.supervision.health import Health, HealthAnswer
+from dispatcher.supervision.health import Health, HealthAnswer, watch_whole
 from dispatcher.supervision.health import health as health_of_process
 from dispatcher.util.foreign import reraise_interrupt
+from dispatcher.util.functions import require_kind, require_methods
 from dispatcher.util.http_heads import takes_gzip
 from dispatcher.util.http_server import BoundedHTTPServer
 from dispatcher.util.terminal import one_line
@@ -55,7 +56,10 @@ class MetricsServer(Service):
         health: Health = health_of_process,
     ) -> None:
         super().__init__(name)
-        self._settings = config or MetricsConfig()
+        self.settings: MetricsConfig = config if config is not None else MetricsConfig()
+        require_kind(self.settings, "config", MetricsConfig)
+        require_methods(registry, "registry", "a CollectorRegistry", "collect")
+        require_methods(health, "health", "a Health", "ready", "live")
         self._registry = registry
         self._health = health
         self._whole: Service | None = None  # what is watched; the thread that starts sets it, the one that stops reads
@@ -72,13 +76,13 @@ class MetricsServer(Service):
 
         Before the start it has the configured port, which can be 0, for a free one.
         """
-        host = self._settings.host
+        host = self.settings.host
         if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0
             host = f"[{host.replace('%', '%25')}]"
-        return f"http://{host}:{self.port or self._settings.port}{path}"
+        return f"http://{host}:{self.port or self.settings.port}{path}"
 
     def service_start(self) -> None:
-        host, port = self._settings.host, self._settings.port
+        host, port = self.settings.host, self.settings.port
         try:
             self._server = BoundedHTTPServer(host, port, _Pages(self._registry, self._health))
         except (OSError, ValueError) as error:  # ValueError: no host name has such characters or such a length
@@ -87,12 +91,7 @@ class MetricsServer(Service):
                 f"metrics.host {one_line(host)}, metrics.port {port}: cannot listen there: {reason}; "
                 "choose another, or port 0 for a free one"
             ) from error
-        whole: Service = self
-        while whole.parent is not None:
-            whole = whole.parent
-        if whole is not self:
-            self._whole = whole
-            self._health.watch(whole)
+        self._whole = watch_whole(self, self._health)
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics-server", daemon=True)
         self.port = self._server.server_port
         self._thread.start()

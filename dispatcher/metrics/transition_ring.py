@@ -1,7 +1,7 @@
 """The last transitions of the process, for the history of an entity where there is no journal.
 
-A publisher adds transitions in chunks of columns, which take a third of the memory that a tuple for each would: 200,000
-of them take less than 32 MB with ids of 40 characters, even if no two are about the same entity.
+It keeps them in chunks of columns, which take a third of the memory that a tuple for each would: 200,000 of them take
+less than 32 MB with ids of 40 characters, even if no two are about the same entity.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 KEPT: Final = 200_000
 """Transitions that a door keeps by default."""
@@ -44,7 +45,7 @@ class KeptHistory(NamedTuple):
     """The ring has not forgotten any transition, of any entity."""
 
 
-class TransitionColumns(NamedTuple):
+class _Columns(NamedTuple):
     """Transitions in the order in which they were made, by column. Never changed."""
 
     entities: Sequence[str]
@@ -55,8 +56,8 @@ class TransitionColumns(NamedTuple):
     """None: the event was refused."""
     at: array[int]
 
-    def without_first(self, count: int) -> TransitionColumns:
-        return TransitionColumns(
+    def without_first(self, count: int) -> _Columns:
+        return _Columns(
             self.entities[count:],
             self.machines[count:],
             self.from_states[count:],
@@ -71,10 +72,10 @@ class TransitionRing:
 
     def __init__(self, most: int = 0) -> None:
         self._lock = threading.Lock()  # leaf lock; nobody waits for anything while holding it
-        self._chunks: deque[tuple[int, TransitionColumns]] = deque()  # guarded by _lock; with their first numbers
+        self._chunks: deque[tuple[int, _Columns]] = deque()  # guarded by _lock; with their first numbers
         self._added = 0  # guarded by _lock
         self._size = 0  # guarded by _lock: transitions in the chunks
-        self.most = most
+        self.most: int = most
         """Set by `resize`, under _lock; any thread reads it."""
 
     def resize(self, most: int) -> None:
@@ -83,16 +84,21 @@ class TransitionRing:
             self.most = most
             self._trim()
 
-    def add(self, columns: TransitionColumns) -> None:
-        """Add transitions, unless the ring is switched off."""
-        count = len(columns.at)
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add the rows that have an event type. A ring that is switched off only counts all rows.
+
+        A row: entity, machine, state before, event type, state after, Unix ns; further values are ignored. The state
+        after is None if the event was rejected.
+        """
+        if self.most:
+            rows = [row for row in rows if row[3]]
+        count = len(rows)
         with self._lock:
             self._added += count
-            if not (count and self.most):
-                return
-            self._chunks.append((self._added - count + 1, columns))
-            self._size += count
-            self._trim()
+            if count and self.most:
+                self._chunks.append((self._added - count + 1, _columns(rows)))
+                self._size += count
+                self._trim()
 
     def size(self) -> int:
         return self._size
@@ -140,8 +146,15 @@ class TransitionRing:
         self._lock = threading.Lock()
 
 
+def _columns(rows: Sequence[tuple[Any, ...]]) -> _Columns:
+    # One pass for each column: `zip(*rows)` would make an iterator for each row, and so start the garbage collector.
+    entities, machines, from_states, event_types, to_states, at = (map(itemgetter(n), rows) for n in range(6))
+    texts = tuple(entities), tuple(machines), tuple(from_states), tuple(event_types), tuple(to_states)
+    return _Columns(*texts, array("q", at))
+
+
 def _newest_first(
-    chunks: Sequence[tuple[int, TransitionColumns]], entity: str, machine: str | None, before: int | None
+    chunks: Sequence[tuple[int, _Columns]], entity: str, machine: str | None, before: int | None
 ) -> Iterator[KeptTransition]:
     for first, columns in reversed(chunks):
         if before is not None and first >= before:
@@ -155,7 +168,7 @@ def _newest_first(
                 yield _row(first + position, columns, position)
 
 
-def _row(number: int, columns: TransitionColumns, position: int) -> KeptTransition:
+def _row(number: int, columns: _Columns, position: int) -> KeptTransition:
     from_state, to_state = columns.from_states[position], columns.to_states[position]
     return KeptTransition(
         number,

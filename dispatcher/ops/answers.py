@@ -10,7 +10,7 @@ daemons of other versions can be inspected. A server sends the fields that it wa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,7 +31,7 @@ UnixMs = Whole
 class Answer(BaseModel):
     """Base of all answers."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
 
 class Page(Answer, Generic[Item]):
@@ -52,7 +52,7 @@ Gets: TypeAlias = Mapping[str, Get]
 
 
 def page_of(request: Request, items: list[Item]) -> Page[Item]:
-    """The page of a list that is made anew for each request: the cursor is a position."""
+    """The page of a list that is made again for each request: the cursor is a position."""
     limit, start = limit_of(request), number(request, "after", 0, 0, 10**9)
     end = start + limit
     return Page(items=items[start:end], next=str(end) if end < len(items) else None, total=len(items))

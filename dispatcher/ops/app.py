@@ -1,4 +1,4 @@
-"""The ops API as a Starlette app, to be served by an `OpsDoor` or mounted into an app of the user.
+"""The ops API and the pages as a Starlette app, to be served by an `OpsDoor` or mounted into an app of the user.
 
 Threads: the loop's thread runs the endpoints. None waits for a handler thread, and work that walks over a queue, a
 journal, stacks or entities runs on a thread of its own.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,54 +16,73 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 
+from dispatcher.ops import changes, configuration, entities, journal_contents, journals, letters, stacks, waiting
 from dispatcher.ops import dispatchers as of_dispatchers
-from dispatcher.ops import entities, journals, stacks
+from dispatcher.ops import overview as of_overview
 from dispatcher.ops import process as of_process
 from dispatcher.ops.answers import Get, Page, whole
 from dispatcher.ops.config import OpsConfig
-from dispatcher.ops.controls import LogLevel, log_level_request, redeliver_letters, redelivery_request, stop_daemon
+from dispatcher.ops.controls import LogLevel, log_level_request, stop_daemon
 from dispatcher.ops.dispatchers import DispatcherNumbers, all_numbers
+from dispatcher.ops.later_pages import LaterPages
 from dispatcher.ops.process import process_name
 from dispatcher.ops.shared import Ops
+from dispatcher.ops.sight import MaySeeOf
 from dispatcher.ops.stream import ops_events
+from dispatcher.util.functions import require_kind
 from dispatcher.util.threads import NO_THREAD
 from dispatcher.web.endpoints import Endpoint, answer, guarded, json_answer, router_error
 from dispatcher.web.events import event_stream, stream_source
+from dispatcher.web.origins import foreign_site
 from dispatcher.web.plain_answers import Refusal
-from dispatcher.web.security import Principal, WriteNote, audit, describe_write, require
+from dispatcher.web.security import audited, describe_write, require
 from dispatcher.web.waiting import without_thread
 
+API: Final = "/v1"
 _MOST_BODY: Final = 10_000
 
 
 def ops_app(
-    config: OpsConfig | None = None, *, name: str | None = None, stopping: asyncio.Event | None = None
+    config: OpsConfig | None = None,
+    *,
+    name: str | None = None,
+    stopping: asyncio.Event | None = None,
+    may_see: MaySeeOf | None = None,
 ) -> Starlette:
-    """Return the ops API as an ASGI app: `app.mount("/ops", ops_app())` gives `/ops/v1/dispatchers` and so on.
+    """Return pages and the ops API as an ASGI app: `app.mount("/ops", ops_app())` gives the pages at `/ops/`, and the
+    API at `/ops/v1/dispatchers` and so on.
 
     It shows all dispatchers of the process, even later ones. `name` is the daemon's, in /process. To end open streams,
     set `stopping` on the loop. A WebHost ends them itself.
 
+    `may_see(request)` is awaited on the loop for each request, and returns a function from an entity's id to whether
+    the user may see it. Any thread calls that function. For None it says whether the user may see everything, with
+    payloads and the messages of failures. By default, everyone may.
+
     Your server, such as a WebHost, or middleware decides which clients reach the app. `/threads` and the controls need
     a `Principal` of role admin in the request's scope.
     """
-    return app_of(Ops(config or OpsConfig(), name or process_name(), stopping or asyncio.Event()))
+    config = config if config is not None else OpsConfig()
+    require_kind(config, "config", OpsConfig)
+    ops = Ops(config, name or process_name(), stopping or asyncio.Event(), may_see)
+    return app_of(ops, [Mount("/", LaterPages(ops, API))])
 
 
-def app_of(ops: Ops) -> Starlette:
-    """The app around its shared part."""
-    gets = [*of_process.GETS.items(), *stacks.GETS.items(), *of_dispatchers.GETS.items(), *of_dispatchers.ONE.items()]
-    gets += [*entities.GETS.items(), *journals.GETS.items()]
+def app_of(ops: Ops, pages: Sequence[BaseRoute] = ()) -> Starlette:
+    """The app around its shared part: the API below `/v1`, and these pages."""
+    gets = [*of_process.GETS.items(), *stacks.GETS.items(), *of_dispatchers.GETS.items(), *of_overview.GETS.items()]
+    gets += [*letters.GETS.items(), *waiting.GETS.items(), *of_dispatchers.ONE.items()]
+    gets += [*entities.GETS.items(), *journals.GETS.items(), *journal_contents.GETS.items()]
+    gets += configuration.GETS.items()
     routes = [Route(path, guarded(_reading(ops, get)), methods=["GET"]) for path, get in gets]
     admin = require("admin")
-    routes += [
-        Route(path, guarded(admin(_reading(ops, get))), methods=["GET"]) for path, get in stacks.ADMIN_GETS.items()
-    ]
+    admin_gets = {**stacks.ADMIN_GETS, **changes.ADMIN_GETS}
+    routes += [Route(path, guarded(admin(_reading(ops, get))), methods=["GET"]) for path, get in admin_gets.items()]
     routes.append(Route("/stream", guarded(partial(_stream, ops)), methods=["GET"]))
     routes += [_control(ops, path, function) for path, function in _POSTS.items()]
-    app = Starlette(routes=[Mount("/v1", routes=routes)], exception_handlers={HTTPException: router_error()})
+    app = Starlette(routes=[Mount(API, routes=routes), *pages], exception_handlers={HTTPException: router_error()})
     app.router.redirect_slashes = False
     app.state.ops = ops
     return app
@@ -84,15 +103,19 @@ Function = Callable[[Ops, Request], Awaitable[Response]]
 
 
 async def _stream(ops: Ops, request: Request) -> Response:
+    sight = await ops.sight(request)
+
     async def numbers() -> bytes:
-        """All of /dispatchers as JSON, made once a second for all streams."""
+        """All of /dispatchers as JSON, made once a second for all streams that show as much."""
+        nonlocal sight
+        sight = await ops.sight(request)  # a user may lose access while the stream is open
 
         async def make() -> Page[DispatcherNumbers]:
-            return whole(await all_numbers(ops))
+            return whole(await all_numbers(ops, sight))
 
-        return await ops.numbers.make("dispatchers", make)
+        return await ops.numbers.make("dispatchers" if sight.is_whole else "dispatchers in part", make)
 
-    return event_stream(stream_source(request, ops.stopping), ops_events(ops.views, numbers))
+    return event_stream(stream_source(request, ops.stopping), ops_events(ops.views, numbers, lambda: sight))
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -117,10 +140,22 @@ async def _log_level(ops: Ops, request: Request) -> Response:
 
 
 async def _redeliver(ops: Ops, request: Request) -> Response:
-    view = ops.view(request)
-    numbers, journal_id = redelivery_request(await _content(request))
-    describe_write(request.scope, operation=f"redeliver {len(numbers)} dead letters", target=view.name)
-    return answer(await ops.scans.run(lambda: redeliver_letters(view, numbers, journal_id)))
+    view, wanted = ops.view(request), changes.letters_request(await _content(request))
+    return answer(await changes.redeliver(ops, request, view, *wanted))
+
+
+async def _discard(ops: Ops, request: Request) -> Response:
+    view, wanted = ops.view(request), changes.letters_request(await _content(request))
+    return answer(await changes.discard(ops, request, view, *wanted))
+
+
+async def _cancel(ops: Ops, request: Request) -> Response:
+    view, keys = ops.view(request), changes.keys_request(await _content(request))
+    return answer(await changes.cancel(ops, request, view, keys))
+
+
+async def _stop_dispatcher(ops: Ops, request: Request) -> Response:
+    return answer(await changes.stop(ops, request, ops.view(request)), 202)
 
 
 async def _stop(ops: Ops, request: Request) -> Response:
@@ -138,25 +173,19 @@ def _control(ops: Ops, path: str, function: Function) -> Route:
     async def allowed(request: Request) -> Response:
         if not ops.config.control:
             raise Refusal(403, "controls are switched off; set ops.control: true")
+        # A web host has looked at this already; another server has not.
+        if (foreign := foreign_site(request.scope["headers"], request.scope["scheme"])) is not None:
+            raise Refusal(403, foreign)
         return await function(ops, request)
 
-    answering = guarded(allowed)
-
-    async def audited(request: Request) -> Response:
-        is_ours = "audit" not in request.scope
-        note = request.scope.setdefault("audit", WriteNote(request.method, request.url.path))
-        response = await answering(request)
-        if is_ours:
-            principal = request.scope.get("principal")
-            user = principal.name if isinstance(principal, Principal) else "-"
-            audit(user, request.client.host if request.client else "-", note, response.status_code)
-        return response
-
-    return Route(path, audited, methods=["POST"])
+    return Route(path, audited(guarded(allowed)), methods=["POST"])
 
 
 _POSTS: Final[dict[str, Function]] = {
     "/log-level": _log_level,
     "/dispatchers/{name:path}/redeliver": _redeliver,
+    "/dispatchers/{name:path}/discard": _discard,
+    "/dispatchers/{name:path}/cancel": _cancel,
+    "/dispatchers/{name:path}/stop": _stop_dispatcher,
     "/stop": _stop,
 }

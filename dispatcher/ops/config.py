@@ -17,8 +17,8 @@ class OpsConfig(ConfigModel):
     show_payloads: bool = Field(default=False, description="include the payloads of events in /journal/tail")
     control: bool = Field(
         default=False,
-        description="let administrators change log levels, post dead letters again and stop the daemon: POST "
-        "/log-level, /dispatchers/NAME/redeliver and /stop",
+        description="let administrators make changes by the ops API and the pages: change log levels, post dead "
+        "letters again or discard them, cancel scheduled posts, stop a dispatcher or the daemon",
     )
     transitions_kept: int = Field(
         default=KEPT,

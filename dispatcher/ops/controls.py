@@ -1,5 +1,4 @@
-"""What an administrator may do through the ops API: set a log level for a while, post dead letters again, and stop the
-daemon."""
+"""What an administrator may do with the whole daemon through the ops API: set a log level for a while, and stop it."""
 
 from __future__ import annotations
 
@@ -7,21 +6,17 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from dispatcher.dead_letters import MOST_AT_ONCE, LettersElsewhereError
-from dispatcher.ops.answers import Answer, Real, Whole
+from dispatcher.ops.answers import Answer, Real
 from dispatcher.ops.process import service_roots
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import describe, tell
 from dispatcher.util.terminal import one_line
 from dispatcher.web.plain_answers import Refusal
 
-if TYPE_CHECKING:
-    from dispatcher.view import DispatcherView
-
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 LONGEST_S: Final = 86_400.0
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -34,20 +29,6 @@ class LogLevel(Answer):
     level: str
     before: str
     for_s: Real
-
-
-class RefusedLetter(Answer):
-    """A dead letter that cannot be posted again."""
-
-    letter: Whole
-    reason: str
-
-
-class Redelivered(Answer):
-    """The answer to `POST /dispatchers/{name}/redeliver`. Letters in neither found no room."""
-
-    posted: list[Whole]
-    refused: list[RefusedLetter]
 
 
 class Stopping(Answer):
@@ -69,30 +50,6 @@ def log_level_request(body: Any) -> tuple[str, str, float]:
     if isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s <= LONGEST_S:
         raise Refusal(400, f"for_s: expected seconds, above 0 and at most {LONGEST_S:,.0f}")
     return name, level.upper(), float(for_s)
-
-
-def redelivery_request(body: Any) -> tuple[list[int], str]:
-    """The numbers of dead letters, and the id of their folder's journal. Raises Refusal (400)."""
-    if not isinstance(body, Mapping) or body.keys() != {"letters", "journal"}:
-        raise Refusal(400, 'the body must be an object: {"letters": [3, 17], "journal": "the id in journal.json"}')
-    letters, journal = body["letters"], body["journal"]
-    if not isinstance(letters, list) or not all(type(each) is int for each in letters) or len(letters) > MOST_AT_ONCE:
-        raise Refusal(400, f"letters: expected at most {MOST_AT_ONCE} numbers")
-    if not isinstance(journal, str):
-        raise Refusal(400, "journal: expected the id in the folder's journal.json")
-    return letters, journal
-
-
-def redeliver_letters(view: DispatcherView, numbers: Sequence[int], journal_id: str) -> Redelivered:
-    """Post dead letters again. Waits for the disk. Raises Refusal (409): the dispatcher has not these letters."""
-    if view.dead_letters is None:
-        raise Refusal(409, f"{view.name}: keeps no dead letters")
-    try:
-        found = view.dead_letters.redeliver(numbers, journal_id)
-    except LettersElsewhereError as error:
-        raise Refusal(409, str(error)) from error
-    refused = [RefusedLetter(letter=number, reason=reason) for number, reason in found.refused.items()]
-    return Redelivered(posted=list(found.posted), refused=refused)
 
 
 def stop_daemon(kill: Callable[[int, int], None] = os.kill) -> Stopping:

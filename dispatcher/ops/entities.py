@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pydantic import Field
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.format.entity_data import fields_in
 from dispatcher.journal.format.partitions import read_partitions
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.metrics.entities import (
+    EntityNow,
+    EntityPage,
     EntitySource,
     all_entities,
     all_machines,
@@ -20,10 +26,11 @@ from dispatcher.metrics.entities import (
 )
 from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing, ring
 from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, Real, UnixMs, Whole, page_of
-from dispatcher.ops.journals import Deadline
+from dispatcher.ops.journals import ScanDeadline
+from dispatcher.ops.sight import WHOLE, Sight
 from dispatcher.util.units import NS_PER_S, milliseconds
 from dispatcher.web.plain_answers import Refusal
-from dispatcher.web.queries import limit_of, number
+from dispatcher.web.queries import MOST, limit_of, number
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,6 +42,10 @@ if TYPE_CHECKING:
 _NS_PER_MS = 1_000_000
 _ROWS_OF_AN_EVENT = 100
 """More than an event has about one entity."""
+_MOST_LOOKED = 10_000
+"""Entities among which a page for a user who may not see all of them is looked for."""
+_NONCE_BYTES = 8
+_CURSOR_KEY = secrets.token_bytes(16)
 _AGAIN = "ask again: the next look-up goes on from what was read"
 
 
@@ -47,15 +58,17 @@ class MachineCounts(Answer):
     invalid: Whole = 0
 
 
-class EntityState(Answer):
+class ListedEntity(Answer):
     """One of `/machines/{machine}/entities`."""
 
     id: str
     state: str
     since: UnixMs
+    last_event: str | None = None
+    """The type of the event that brought it into the state."""
 
 
-class Transition(Answer):
+class HistoryEntry(Answer):
     """A row of an entity's history: a transition, or an event that caused none."""
 
     at: UnixMs
@@ -68,6 +81,8 @@ class Transition(Answer):
     wait_s: Real | None = None
     handling_s: Real | None = None
     error: str | None = None
+    data: dict[str, Any] | None = None
+    """The data that the entity keeps with its state, if this transition changed it."""
     payload: str | None = Field(default=None, exclude=True)
     """Of the event, if its journal has it. It is not sent."""
 
@@ -78,7 +93,7 @@ class Transition(Answer):
         return f"{change or 'no transition'} on {self.event_type or '?'}"
 
 
-class Entity(Answer):
+class EntityDetails(Answer):
     """`/entities/{id}`."""
 
     id: str
@@ -86,7 +101,9 @@ class Entity(Answer):
     state: str | None = None
     since: UnixMs | None = None
     is_kept: bool = True
-    history: Page[Transition]
+    data: dict[str, Any] | None = None
+    """The data that it keeps with its state."""
+    history: Page[HistoryEntry]
     complete: bool = True
 
 
@@ -103,15 +120,66 @@ def machine_items() -> list[MachineCounts]:
     ]
 
 
-def entity_page(machine: str, state: str | None, prefix: str, after: str, limit: int) -> Page[EntityState]:
+def entity_page(
+    machine: str, state: str | None, prefix: str, after: str, limit: int, sight: Sight = WHOLE
+) -> Page[ListedEntity]:
     """The answer of /machines/{machine}/entities. Raises Refusal (404)."""
     sources = entity_sources()
-    page = all_entities(sources, machine, state=state, prefix=prefix, after=after, limit=limit)
+    of_machine = partial(all_entities, sources, machine, state=state, prefix=prefix)
+    page, cursor = _page_of(of_machine, after, limit) if sight.is_whole else _visible(of_machine, after, limit, sight)
     if not page.items and not _knows(sources, machine):
         known = ", ".join(each.machine for each in all_machines(sources)) or "none"
         raise Refusal(404, f"no state machine {machine!r} in this process; known: {known}")
-    items = [EntityState(id=each.entity, state=each.state, since=milliseconds(each.since)) for each in page.items]
-    return Page(items=items, next=page.items[-1].entity if page.has_more else None, total=page.total)
+    items = [
+        ListedEntity(id=each.entity, state=each.state, since=milliseconds(each.since), last_event=each.last_event)
+        for each in page.items
+    ]
+    return Page(items=items, next=cursor, total=page.total)
+
+
+def _page_of(of_machine: Callable[..., EntityPage], after: str, limit: int) -> tuple[EntityPage, str | None]:
+    page = of_machine(after=after, limit=limit)
+    return page, page.items[-1].entity if page.has_more else None
+
+
+def _visible(
+    of_machine: Callable[..., EntityPage], after: str, limit: int, sight: Sight
+) -> tuple[EntityPage, str | None]:
+    """A page of the entities that the user may see. The others are skipped, aren't counted, and no cursor names one.
+
+    It looks at `_MOST_LOOKED` entities at most, so the page may be short, or empty, and have another one behind it.
+    Raises Refusal (400): this process has made no such cursor.
+    """
+    found: list[EntityNow] = []
+    after = _unveiled(after) if after else ""
+    for _ in range(_MOST_LOOKED // MOST):
+        page = of_machine(after=after, limit=MOST)
+        found += [each for each in page.items if sight.sees(each.entity)]
+        if len(found) > limit:
+            return EntityPage(found[:limit], True, None), _veiled(found[limit - 1].entity)
+        if not page.has_more:
+            return EntityPage(found, False, None), None
+        after = page.items[-1].entity
+    return EntityPage(found, True, None), _veiled(after)
+
+
+def _veiled(entity: str) -> str:
+    """The id as a cursor from which only this process can read it."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return (nonce + _mixed(entity.encode("utf-8", "surrogatepass"), nonce)).hex()
+
+
+def _unveiled(cursor: str) -> str:
+    try:
+        found = bytes.fromhex(cursor)
+        return _mixed(found[_NONCE_BYTES:], found[:_NONCE_BYTES]).decode("utf-8", "surrogatepass")
+    except ValueError:
+        raise Refusal(400, f"after={cursor[:100]}: expected the cursor of the page before; begin again") from None
+
+
+def _mixed(text: bytes, nonce: bytes) -> bytes:
+    stream = hashlib.shake_256(_CURSOR_KEY + nonce).digest(len(text))
+    return bytes(each ^ other for each, other in zip(text, stream, strict=True))
 
 
 class HistoryReader(Protocol):
@@ -119,19 +187,19 @@ class HistoryReader(Protocol):
 
     def __call__(
         self, entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[Transition], str | None, bool]:
+    ) -> tuple[list[HistoryEntry], str | None, bool]:
         """The items, the cursor of the next page, and whether the last item is the entity's first.
 
         `changes_only`: only changes of state.
         """
 
 
-def from_journal(path: Path, deadline: Deadline) -> HistoryReader:
+def from_journal(path: Path, deadline: ScanDeadline) -> HistoryReader:
     """The history of entities from a journal. Raises JournalError where it cannot be read."""
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[Transition], str | None, bool]:
+    ) -> tuple[list[HistoryEntry], str | None, bool]:
         on_pause = partial(deadline.check, _AGAIN)
         found = entity_history(
             path,
@@ -148,7 +216,7 @@ def from_journal(path: Path, deadline: Deadline) -> HistoryReader:
     return read
 
 
-def from_partitions(path: Path, deadline: Deadline) -> HistoryReader:
+def from_partitions(path: Path, deadline: ScanDeadline) -> HistoryReader:
     """The history of entities from a partitioned journal: `before` is the number of rows on the pages before.
 
     Raises JournalError where it cannot be read.
@@ -156,7 +224,7 @@ def from_partitions(path: Path, deadline: Deadline) -> HistoryReader:
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[Transition], str | None, bool]:
+    ) -> tuple[list[HistoryEntry], str | None, bool]:
         begin, end = before or 0, (before or 0) + limit
         # The rows of an event come together or not at all, so a page may need some more.
         most = end + _ROWS_OF_AN_EVENT
@@ -174,7 +242,7 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[Transition], str | None, bool]:
+    ) -> tuple[list[HistoryEntry], str | None, bool]:
         found = kept.history(entity, machine, limit=limit, before=before, changes_only=changes_only)
         rows = found.transitions
         is_complete = not found.has_more and (
@@ -185,7 +253,7 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
     return read
 
 
-def history_readers(views: Iterable[DispatcherView], deadline: Deadline) -> list[HistoryReader]:
+def history_readers(views: Iterable[DispatcherView], deadline: ScanDeadline) -> list[HistoryReader]:
     """Readers of the dispatchers' journals, and of the transitions that the process keeps.
 
     A dispatcher that has stopped may outlive its journal: a folder that is gone has no reader. The readers of journals
@@ -205,7 +273,7 @@ def history_readers(views: Iterable[DispatcherView], deadline: Deadline) -> list
 class FirstHistory(NamedTuple):
     """A page of an entity's history from the first reader that has any of it, as HistoryReader gives it."""
 
-    items: list[Transition]
+    items: list[HistoryEntry]
     next: str | None
     is_complete: bool
     unreadable: JournalError | None
@@ -246,15 +314,20 @@ def entity_answer(
     readers: list[HistoryReader],
     *,
     changes_only: bool = False,
-) -> Entity:
+    sight: Sight = WHOLE,
+) -> EntityDetails:
     """The answer of /entities/{id}: its state, and its history from the first of `readers` that knows it.
 
     `changes_only`: of the history, only changes of state.
 
+    Errors are for those who may see everything: they can contain anything.
+
     Raises:
-        Refusal: 404, it is unknown; 400, several machines have an entity of this id; 503, a journal took too long.
+        Refusal: 403, the user may not see it; 404, it is unknown; 400, several machines have an entity of this id;
+            503, a journal took too long.
         JournalError: it is not in memory, and a journal that might have it cannot be read.
     """
+    sight.check(entity)
     # Before the history: a source publishes what has happened up to now when it is asked.
     found = [now for source in entity_sources() for now in source.find_entity(entity, machine)]
     if machine is None and len({now.machine for now in found}) > 1:
@@ -263,31 +336,42 @@ def entity_answer(
     items, next, is_complete, unreadable = first_history(
         readers, entity, machine, limit, before, changes_only=changes_only
     )
+    if not sight.is_whole:
+        items = [item.model_copy(update={"error": None}) for item in items]
     if not found and unreadable is not None:
         raise unreadable
     if not found and not items and before is None:
         of = f" of machine {machine!r}" if machine is not None else ""
         raise Refusal(404, f"no entity {entity!r}{of} is in memory or in a journal of this process")
-    history = Page[Transition](items=items, next=next, total=None)
+    history = Page[HistoryEntry](items=items, next=next, total=None)
     if found:
         now = found[0]
-        return Entity(
+        return EntityDetails(
             id=entity,
             machine=now.machine,
             state=now.state,
             since=milliseconds(now.since),
             is_kept=True,
+            data=None if now.data is None else json.loads(now.data),
             history=history,
             complete=is_complete,
         )
     machine, state, since = _last_known(items, machine, is_newest=before is None)
-    return Entity(
-        id=entity, machine=machine, state=state, since=since, is_kept=False, history=history, complete=is_complete
+    changes = [item.data for item in items if item.data is not None and before is None]
+    return EntityDetails(
+        id=entity,
+        machine=machine,
+        state=state,
+        since=since,
+        is_kept=False,
+        data=changes[0] if changes else None,
+        history=history,
+        complete=is_complete,
     )
 
 
 def _last_known(
-    items: list[Transition], machine: str | None, *, is_newest: bool
+    items: list[HistoryEntry], machine: str | None, *, is_newest: bool
 ) -> tuple[str | None, str | None, int | None]:
     """Machine, state and since of an entity that is no longer kept, from its last transitions."""
     moves = [item for item in items if item.to_state is not None and item.valid]
@@ -302,8 +386,8 @@ def _knows(sources: list[EntitySource], machine: str) -> bool:
     return any(each.machine == machine for source in sources for each in source.machine_numbers())
 
 
-def _of_row(row: HistoryRow) -> Transition:
-    return Transition(
+def _of_row(row: HistoryRow) -> HistoryEntry:
+    return HistoryEntry(
         at=row.at // _NS_PER_MS,
         seq=row.seq,
         machine=row.machine,
@@ -314,12 +398,13 @@ def _of_row(row: HistoryRow) -> Transition:
         wait_s=_seconds(row.queue_ns),
         handling_s=_seconds(row.handling_ns),
         error=row.error,
+        data=None if row.data is None else json.loads(fields_in(row.data)),
         payload=row.payload,
     )
 
 
-def _of_kept(row: KeptTransition) -> Transition:
-    return Transition(
+def _of_kept(row: KeptTransition) -> HistoryEntry:
+    return HistoryEntry(
         at=row.at // _NS_PER_MS,
         seq=row.number,
         machine=row.machine,
@@ -330,6 +415,7 @@ def _of_kept(row: KeptTransition) -> Transition:
         wait_s=None,
         handling_s=None,
         error=None,
+        data=None,
     )
 
 
@@ -344,18 +430,19 @@ async def _machines(ops: Ops, request: Request) -> Page[MachineCounts]:
     return page_of(request, await ops.workers.run(machine_items))
 
 
-async def _machine_entities(ops: Ops, request: Request) -> Page[EntityState]:
+async def _machine_entities(ops: Ops, request: Request) -> Page[ListedEntity]:
     query, limit = request.query_params, limit_of(request)
     machine, state = request.path_params["machine"], query.get("state")
     prefix, after = query.get("prefix", ""), query.get("after", "")
-    return await ops.workers.run(lambda: entity_page(machine, state, prefix, after, limit))
+    sight = await ops.sight(request)
+    return await ops.workers.run(lambda: entity_page(machine, state, prefix, after, limit, sight))
 
 
-async def _entity(ops: Ops, request: Request) -> Entity:
+async def _entity(ops: Ops, request: Request) -> EntityDetails:
     entity, machine = request.path_params["id"], request.query_params.get("machine")
     limit, before = limit_of(request), number(request, "after", None, 0, MOST_SEQ)
-    readers = history_readers(ops.views(), Deadline())
-    return await ops.workers.run(lambda: entity_answer(entity, machine, limit, before, readers))
+    readers, sight = history_readers(ops.views(), ScanDeadline()), await ops.sight(request)
+    return await ops.workers.run(lambda: entity_answer(entity, machine, limit, before, readers, sight=sight))
 
 
 GETS: Final[Gets] = {

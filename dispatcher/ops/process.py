@@ -8,14 +8,15 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
-from dispatcher.ops.answers import Answer, Gets, Real, UnixMs, Whole
+from dispatcher.ops.answers import Answer, Gets, Page, Real, UnixMs, Whole, page_of
+from dispatcher.ops.sight import WHOLE, Sight
 from dispatcher.service import CompositeService, Service, all_services
 from dispatcher.util.foreign import class_name, describe, plain_text
 from dispatcher.util.terminal import one_line
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _PROC: Final = Path("/proc/self")
 _LOADED_S: Final = time.monotonic()
+_PACKAGES: Final = ("pydantic", "prometheus_client", "starlette", "uvicorn", "jinja2", "fastapi", "pyarrow", "pyspark")
+"""Whose versions are told where they are loaded, by the names of their modules."""
 
 
 class Reason(Answer):
@@ -37,13 +40,24 @@ class Reason(Answer):
     dispatcher: str | None = None
     service: str | None = None
     seconds: Real | None = None
+    since: UnixMs | None = None
 
 
-class Health(Answer):
+class Warned(Answer):
+    """A sign of trouble in a daemon that is ready."""
+
+    warning: str
+    dispatcher: str = ""
+    detail: str = ""
+    since: UnixMs | None = None
+
+
+class HealthReport(Answer):
     """Whether a daemon is ready, as `/readyz` says."""
 
     status: str
     reasons: list[Reason] = []
+    warnings: list[Warned] = []
 
 
 class ServiceNow(Answer):
@@ -75,12 +89,26 @@ class Process(Answer):
     version: str | None = None
     cpu_s: Real | None = None
     rss_bytes: Whole | None = None
+    rss_peak_bytes: Whole | None = None
     threads: Whole | None = None
     open_files: Whole | None = None
+    open_files_limit: Whole | None = None
+    versions: dict[str, str] = {}
+    """Of the platform, and of the packages that the process has loaded."""
     gc: Garbage | None = None
     loadavg: list[Real] | None = None
-    health: Health
+    health: HealthReport
     services: list[ServiceNow] = []
+
+
+class ThreadNow(Answer):
+    """One of `/process/threads`."""
+
+    name: str
+    native_id: Whole | None = None
+    daemon: bool = False
+    cpu_s: Real | None = None
+    """CPU time since its start. None: the system does not tell."""
 
 
 def process_name() -> str:
@@ -91,7 +119,7 @@ def process_name() -> str:
     return plain_text(name.removesuffix(".py")) or "python"
 
 
-def process_numbers(name: str) -> Process:
+def process_numbers(name: str, sight: Sight = WHOLE) -> Process:
     """The answer of /process."""
     started_at, started_s = _started(os.getpid())
     stats = gc.get_stats()
@@ -104,24 +132,46 @@ def process_numbers(name: str) -> Process:
         version=_version(),
         cpu_s=round(time.process_time(), 3),
         rss_bytes=_rss_bytes(),
+        rss_peak_bytes=_rss_peak_bytes(),
         threads=threading.active_count(),
         open_files=_open_files(),
+        open_files_limit=_open_files_limit(),
+        versions={"platform": platform.platform(terse=True), **_versions(_loaded())},
         gc=Garbage(
             counts=list(gc.get_count()),
             collections=[each["collections"] for each in stats],
             collected=[each["collected"] for each in stats],
         ),
         loadavg=_loadavg(),
-        health=_health(),
-        services=[_tree(root) for root in service_roots()],
+        health=health_report(),
+        services=[_tree(root, sight) for root in service_roots()],
     )
 
 
+def thread_list() -> list[ThreadNow]:
+    """The threads that Python knows, those that have used the most CPU time first."""
+    found = [
+        ThreadNow(
+            name=plain_text(thread.name),
+            native_id=thread.native_id,
+            daemon=thread.daemon,
+            cpu_s=None if thread.native_id is None else _thread_cpu_s(thread.native_id),
+        )
+        for thread in threading.enumerate()
+    ]
+    return sorted(found, key=lambda each: (-(each.cpu_s or 0.0), each.name))
+
+
 async def _process(ops: Ops, request: Request) -> Process:
-    return await ops.workers.run(lambda: process_numbers(ops.name))
+    sight = await ops.sight(request)
+    return await ops.workers.run(lambda: process_numbers(ops.name, sight))
 
 
-GETS: Final[Gets] = {"/process": _process}
+async def _threads(ops: Ops, request: Request) -> Page[ThreadNow]:
+    return page_of(request, await ops.workers.run(thread_list))
+
+
+GETS: Final[Gets] = {"/process": _process, "/process/threads": _threads}
 
 
 def children(service: Service) -> Sequence[Service]:
@@ -135,37 +185,56 @@ def service_roots() -> list[Service]:
     return sorted((each for each in services if id(each) not in parts), key=lambda each: each.name)
 
 
-def failure_text(error: BaseException | None) -> str | None:
-    """Class and message in one line."""
-    return None if error is None else one_line(describe(error))
+def failure_text(error: BaseException | None, sight: Sight = WHOLE) -> str | None:
+    """Class and message in one line; the class alone for those who may not see everything."""
+    if error is None:
+        return None
+    return one_line(describe(error)) if sight.is_whole else class_name(error)
 
 
-def _tree(service: Service) -> ServiceNow:
+def _tree(service: Service, sight: Sight) -> ServiceNow:
     return ServiceNow(
         name=service.name,
         kind=class_name(service),
         state=service.state.name,
-        failure=failure_text(service.failure_cause),
-        services=[_tree(child) for child in children(service)],
+        failure=failure_text(service.failure_cause, sight),
+        services=[_tree(child, sight) for child in children(service)],
     )
 
 
-def _health() -> Health:
+def health_report() -> HealthReport:
     """Status and reasons, as /readyz has them."""
     from dispatcher.supervision.health import health  # imports the dispatchers, which a command does not need
 
     found = health.ready()
-    return Health(status=found.status, reasons=[Reason(**reason.to_dict()) for reason in found.reasons])
+    return HealthReport(
+        status=found.status,
+        reasons=[Reason(**reason.to_dict(), **_since(reason.since)) for reason in found.reasons],
+        warnings=[Warned(**warning.to_dict(), **_since(warning.since)) for warning in found.warnings],
+    )
+
+
+def _since(at: float | None) -> dict[str, int]:
+    return {} if at is None else {"since": milliseconds(at)}
 
 
 @cache
-def _version() -> str | None:
+def _version(package: str = "central-dispatcher") -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("central-dispatcher")
+        return version(package)
     except PackageNotFoundError:  # the source is on the path, and nothing is installed
         return None
+
+
+def _loaded() -> tuple[str, ...]:
+    return tuple(name for name in _PACKAGES if name in sys.modules)
+
+
+@cache
+def _versions(packages: tuple[str, ...]) -> Mapping[str, str]:
+    return {name: found for name in packages if (found := _version(name)) is not None}
 
 
 @cache
@@ -187,6 +256,33 @@ def _rss_bytes() -> int | None:
         return int((_PROC / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _rss_peak_bytes() -> int | None:
+    try:
+        return next(int(line.split()[1]) * 1024 for line in _lines_of("status") if line.startswith("VmHWM:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _open_files_limit() -> int | None:
+    try:
+        line = next(line for line in _lines_of("limits") if line.startswith("Max open files"))
+        return int(line.split()[3])
+    except (OSError, ValueError, IndexError, StopIteration):  # ValueError: unlimited
+        return None
+
+
+def _thread_cpu_s(native_id: int) -> float | None:
+    try:
+        fields = (_PROC / "task" / str(native_id) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _lines_of(file: str) -> list[str]:
+    return (_PROC / file).read_text(errors="replace").splitlines()
 
 
 def _open_files() -> int | None:

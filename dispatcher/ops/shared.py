@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.metrics.transition_ring import ring
+from dispatcher.ops.change_log import ChangeLog
 from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.letter_folders import LetterFolders
 from dispatcher.ops.sampler import Sampler, shared_sampler
+from dispatcher.ops.sight import WHOLE, MaySeeOf, Sight
 from dispatcher.service import ServiceState
 from dispatcher.view import DispatcherView, dispatchers
 from dispatcher.web.plain_answers import Refusal
@@ -64,17 +67,20 @@ class LogLevels:
 class Ops:
     """What the endpoints of one app share. One loop's thread, but for `close`."""
 
-    def __init__(self, config: OpsConfig, name: str, stopping: asyncio.Event) -> None:
+    def __init__(self, config: OpsConfig, name: str, stopping: asyncio.Event, may_see: MaySeeOf | None = None) -> None:
         self.config = config
+        self._may_see = may_see
         self.name = name
         self.stopping = stopping
         """Ends the streams of an app that another server serves."""
-        self.workers = Workers()
-        self.scans = Workers(most=1)
-        self.numbers = Kept(1.0)
-        self.running = Kept(_STACK_KEPT_S)
-        self.threads = Kept(1.0)
-        self.log_levels = LogLevels()
+        self.workers: Workers = Workers()
+        self.scans: Workers = Workers(most=1)
+        self.numbers: Kept = Kept(1.0)
+        self.running: Kept = Kept(_STACK_KEPT_S)
+        self.threads: Kept = Kept(1.0)
+        self.log_levels: LogLevels = LogLevels()
+        self.letters: LetterFolders = LetterFolders()
+        self.changes: ChangeLog = ChangeLog()
         if config.transitions_kept > ring.most:
             ring.resize(config.transitions_kept)
         elif not config.transitions_kept:
@@ -83,15 +89,23 @@ class Ops:
 
     @property
     def sampler(self) -> Sampler:
-        return shared_sampler.use(self)  # after a fork, its thread has to be started anew
+        return shared_sampler.use(self)  # after a fork, its thread has to be started again
+
+    async def sight(self, request: Request) -> Sight:
+        """What the user of the request sees."""
+        return WHOLE if self._may_see is None else Sight(await self._may_see(request))
 
     def views(self) -> Sequence[DispatcherView]:
         return dispatchers()
 
     def view(self, request: Request) -> DispatcherView:
-        """The dispatcher that the path names, if possible one that runs. Raises Refusal (404)."""
-        name, views = request.path_params["name"], dispatchers()
-        found = [view for view in views if view.name == name]
+        """The dispatcher that the path names, as `named`."""
+        return self.named(request.path_params["name"])
+
+    def named(self, name: str) -> DispatcherView:
+        """The newest dispatcher of that name, if possible one that runs. Raises Refusal (404)."""
+        views = dispatchers()
+        found = [view for view in reversed(views) if view.name == name]
         if not found:
             known = ", ".join(dict.fromkeys(view.name for view in views)) or "none"
             raise Refusal(404, f"no dispatcher {name!r} in this process; known: {known}")

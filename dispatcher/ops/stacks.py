@@ -16,6 +16,7 @@ from pydantic import RootModel
 
 import dispatcher
 from dispatcher.ops.answers import Answer, Gets, Page, Real, UnixMs, Whole, event_name, whole
+from dispatcher.ops.sight import WHOLE, Sight
 from dispatcher.util.foreign import plain_text
 from dispatcher.util.frames import stack_of
 from dispatcher.util.units import milliseconds
@@ -35,7 +36,7 @@ MOST_MS: Final = 1000
 _ATTEMPTS: Final = 3
 
 
-class Frame(Answer):
+class StackLine(Answer):
     """A line of a stack."""
 
     file: str
@@ -45,7 +46,7 @@ class Frame(Answer):
     internal: bool = False
 
 
-class Running(Answer):
+class RunningHandler(Answer):
     """What a handler thread is doing."""
 
     kind: str = "event"
@@ -55,7 +56,7 @@ class Running(Answer):
     description: str = ""
     since: UnixMs | None = None
     running_s: Real = 0.0
-    stack: list[Frame] = []
+    stack: list[StackLine] = []
 
     @property
     def what(self) -> str:
@@ -65,7 +66,7 @@ class Running(Answer):
         return event_name(self.event_class, self.event_type) + (f" of {self.entity}" if self.entity else "")
 
 
-class RunningOrNull(RootModel[Running | None]):
+class RunningOrNull(RootModel[RunningHandler | None]):
     """`/dispatchers/{name}/running`."""
 
 
@@ -73,7 +74,7 @@ class Stack(Answer):
     """A sampled stack, and the number of samples with it."""
 
     count: Whole
-    stack: list[Frame]
+    stack: list[StackLine]
 
 
 class Samples(Answer):
@@ -93,31 +94,34 @@ class Thread(Answer):
     ident: Whole | None = None
     native_id: Whole | None = None
     daemon: bool = False
-    stack: list[Frame] = []
+    stack: list[StackLine] = []
 
 
-def running_now(running: RunningNow | None, **more: Any) -> Running | None:
-    """What runs, without its stack unless that is one of `more`."""
+def running_now(running: RunningNow | None, sight: Sight = WHOLE, **more: Any) -> RunningHandler | None:
+    """What runs, without its stack unless that is one of `more`.
+
+    Those who may not see everything get no ids: the answer is made for many clients.
+    """
     if running is None:
         return None
-    return Running(
+    return RunningHandler(
         kind=running.kind,
         event_class=running.event_class,
         event_type=running.event_type,
-        entity=running.entity,
-        description=running.description,
+        entity=running.entity if sight.is_whole else None,
+        description=running.description if sight.is_whole else "",
         since=milliseconds(running.since),
         running_s=running.running_s,
         **more,
     )
 
 
-def frames_of(frames: Iterable[traceback.FrameSummary]) -> list[Frame]:
+def frames_of(frames: Iterable[traceback.FrameSummary]) -> list[StackLine]:
     """In their order. It reads the lines of their files."""
     return [_frame(frame.filename, frame.lineno, frame.name, frame.line) for frame in frames]
 
 
-def running_with_stack(view: DispatcherView) -> Running | None:
+def running_with_stack(view: DispatcherView, sight: Sight = WHOLE) -> RunningHandler | None:
     """What runs, with its stack; None: nothing does."""
     running, stack = view.running(), []
     for _ in range(_ATTEMPTS):
@@ -128,7 +132,7 @@ def running_with_stack(view: DispatcherView) -> Running | None:
         if again is not None and (again.kind, round(again.since, 3)) == (running.kind, round(running.since, 3)):
             break
         running = again  # another one began meanwhile: the stack may be of either
-    return running_now(running, stack=frames_of(stack))
+    return running_now(running, sight, stack=frames_of(stack))
 
 
 def sample_stacks(
@@ -168,9 +172,9 @@ def thread_items() -> list[Thread]:
     ]
 
 
-def _frame(file: str, line: int | None, function: str, code: str | None) -> Frame:
+def _frame(file: str, line: int | None, function: str, code: str | None) -> StackLine:
     is_ours = {"internal": True} if file.startswith(OURS) else {}
-    return Frame(
+    return StackLine(
         file=plain_text(file), line=line, function=plain_text(function), code=plain_text(code or ""), **is_ours
     )
 
@@ -193,11 +197,17 @@ async def _running(ops: Ops, request: Request) -> bytes:
     view = ops.view(request)
     count = number(request, "samples", None, 1, MOST_SAMPLES)
     if count is None:
-        making = partial(ops.workers.run, partial(running_with_stack, view))
-        return await ops.running.make((view.name, id(view)), making)
+        sight = await ops.sight(request)
+        making = partial(ops.workers.run, partial(running_with_stack, view, sight))
+        return await ops.running.make((view.name, id(view), sight.is_whole), making)
     interval_ms = number(request, "interval_ms", min(10, MOST_MS // count), 1, MOST_MS)
     if count * interval_ms > MOST_MS:
         raise Refusal(400, f"samples={count} times interval_ms={interval_ms} is more than {MOST_MS} ms")
+    return await sampled(ops, view, count, interval_ms)
+
+
+async def sampled(ops: Ops, view: DispatcherView, count: int, interval_ms: int) -> bytes:
+    """The answer of /running with samples. Raises Refusal (429): another request takes samples."""
     key = view.name, id(view), count, interval_ms
     kept = samples.get(key)
     if kept is None and samples.is_making():

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from dispatcher.ops.dispatchers import failure_of
-from dispatcher.view import DispatcherView, FailureRecord
+from dispatcher.ops.sight import WHOLE, Sight
+from dispatcher.view import DispatcherView
 from dispatcher.web.events import event_bytes
 from dispatcher.web.plain_answers import to_plain
 
@@ -27,14 +28,14 @@ class FailureFeed:
 
     def __init__(self, views: Sequence[DispatcherView], now_s: float) -> None:
         # By dispatcher: the number of the last failure that was sent.
-        self._told: weakref.WeakKeyDictionary[DispatcherView, int] = weakref.WeakKeyDictionary()
+        self._sent: weakref.WeakKeyDictionary[DispatcherView, int] = weakref.WeakKeyDictionary()
         for view in views:
-            self._told[view] = _newest(view.failures())
+            self._sent[view] = view.last_failure()
         self._second_began_s = now_s
         self._left = MOST_FAILURES
         self._dropped = 0
 
-    def look(self, views: Sequence[DispatcherView], now_s: float) -> list[dict[str, Any]]:
+    def look(self, views: Sequence[DispatcherView], now_s: float, sight: Sight = WHOLE) -> list[dict[str, Any]]:
         """What is to be sent now: failures, oldest first, and `dropped` of the last second."""
         messages: list[dict[str, Any]] = []
         if now_s - self._second_began_s >= 1.0:
@@ -42,22 +43,24 @@ class FailureFeed:
                 messages.append({"dropped": self._dropped})
             self._second_began_s, self._left, self._dropped = now_s, MOST_FAILURES, 0
         for view in views:
-            records = view.failures()
-            newest, last = _newest(records), self._told.get(view, 0)
+            newest, last = view.last_failure(), self._sent.get(view, 0)
             if newest <= last:
                 continue
-            self._told[view] = newest
-            new = [record for record in reversed(records) if record.number > last]
+            self._sent[view] = newest
+            # Their texts take long: they are made only where there is room for one.
+            new = [record for record in view.failures(last)[::-1] if record.number <= newest] if self._left else []
             shown = new[: self._left]
             self._left -= len(shown)
             self._dropped += newest - last - len(shown)  # also those that the ring no longer has
-            messages += [{"dispatcher": view.name, **to_plain(failure_of(record))} for record in shown]
+            messages += [{"dispatcher": view.name, **to_plain(failure_of(record, sight))} for record in shown]
         return messages
 
 
 async def ops_events(
     views: Callable[[], Sequence[DispatcherView]],
     numbers: Callable[[], Any],
+    sight: Callable[[], Sight] = lambda: WHOLE,
+    *,
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Any] = asyncio.sleep,
 ) -> AsyncIterator[bytes]:
@@ -69,10 +72,6 @@ async def ops_events(
         if now_s >= due_s:
             due_s = max(due_s + NUMBERS_EVERY_S, now_s)
             yield event_bytes("dispatchers", await numbers())
-        for message in feed.look(views(), clock_s()):
+        for message in feed.look(views(), clock_s(), sight()):
             yield event_bytes("failure", message)
         await sleep(max(0.0, min(LOOK_EVERY_S, due_s - clock_s())))
-
-
-def _newest(records: Sequence[FailureRecord]) -> int:
-    return records[0].number if records else 0

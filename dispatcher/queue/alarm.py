@@ -22,7 +22,7 @@ _NEVER_MS: Final = 1 << 40
 """The period of a timer that is cancelled when it fires."""
 
 
-class Source(Protocol):
+class DueSource(Protocol):
     """What knows times at which something is due. Any thread."""
 
     def delay_ns(self) -> float:
@@ -38,7 +38,7 @@ class Alarm:
     def __init__(self, inbox: Inbox, time_service: Callable[[], ProcessingTimeService]) -> None:
         self._inbox = inbox  # never changes, like all fields that do not say otherwise
         self._time_service = time_service
-        self.sources: list[Source] = []  # complete before the start
+        self.sources: list[DueSource] = []  # complete before the start
         # When the handler thread is to fire, by perf_counter_ns; written under the inbox's lock, read without it.
         self.next_ns: int = NEVER
         self._is_on = False  # guarded by the inbox's lock
@@ -105,7 +105,7 @@ class Alarm:
         finally:
             self.arm()
 
-    def _first_due(self) -> Source:
+    def _first_due(self) -> DueSource:
         with self._inbox.lock:
             return min(self.sources, key=lambda source: source.delay_ns())
 

@@ -118,7 +118,7 @@ class Asks:
         inbox, entry = self._inbox, ask.entry
         assert entry is not None
         if inbox.override.post is None:
-            if inbox.write_ahead.is_on:
+            if inbox.write_ahead.keeps(entry.event):
                 self._step(ask, entry, entry.event, wait)
             else:
                 inbox.post_entry(entry, wait)
@@ -130,7 +130,7 @@ class Asks:
     def _step(self, ask: Ask, entry: Entry, event: Any, wait: bool) -> bool:
         inbox = self._inbox
         entry.event = event
-        if not inbox.write_ahead.is_on:
+        if not inbox.write_ahead.keeps(event):
             return inbox.post_entry(entry, wait)
         try:
             post_ahead(inbox, entry, wait=wait, tell=lambda problem: self._note_posted(ask, problem))

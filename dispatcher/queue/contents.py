@@ -38,9 +38,10 @@ class QueueCounts(Generic[K]):
 class QueueContents:
     """Counts the entries of one queue by event type and by entity. Any thread; takes no lock.
 
-    A long queue is estimated from a sample: counting a million events would take 0.2 s and slow the handler thread. The
-    sample is 20 entries from each of 2,500 equal stretches of the queue, at a random place in the stretch and at equal
-    distances. Every 20th entry of the queue would not do: if two types alternate, all of those are of one type.
+    A long queue is estimated from a sample: counting a million events would take 0.2 s and slow the handler thread. A
+    sample of 50,000 is 20 entries from each of 2,500 equal stretches of the queue, at a random place in the stretch and
+    at equal distances. Every 20th entry of the queue would not do: if two types alternate, all of those are of one
+    type.
     """
 
     def __init__(self, entries: deque[Any], *, are_stamped: bool = False) -> None:
@@ -48,32 +49,42 @@ class QueueContents:
         self._entries = entries  # any thread appends and takes
         self._are_stamped = are_stamped  # never changes
 
-    def by_type(self) -> tuple[list[tuple[Enum, int]], bool]:
+    def by_type(self, sample: int = SAMPLE) -> tuple[list[tuple[Enum, int]], bool]:
         """Events that wait, by type, except those without an Enum type; and whether they were sampled.
 
         A list, because hashing an Enum member runs Python code, which may be foreign.
         """
-        entries, queued = self._sampled()
+        entries, queued = self._sampled(sample)
         found = _by_type(entries, are_stamped=self._are_stamped)
         counted = [(event_type, _scaled(count, queued, len(entries))) for event_type, count in found]
         return [(event_type, count) for event_type, count in counted if is_member(event_type)], queued > len(entries)
 
-    def by_entity(self, limit: int) -> QueueCounts[str]:
+    def newest(self, last: int, most: int) -> list[tuple[Enum, int]]:
+        """The `last` events posted that still wait, by type, or `most` random ones of them if that is less."""
+        places = random.sample(range(1, last + 1), min(last, most))
+        found: list[Any] = []
+        for place in places:
+            with contextlib.suppress(IndexError):  # it has left the queue meanwhile
+                found.append(self._entries[-place])
+        counted = _by_type(found, are_stamped=self._are_stamped)
+        return [(event_type, count) for event_type, count in counted if is_member(event_type)]
+
+    def by_entity(self, limit: int, sample: int = SAMPLE) -> QueueCounts[str]:
         """Events that wait, by their `entity`: the `limit` entities with most events, largest first."""
-        entries, queued = self._sampled()
+        entries, queued = self._sampled(sample)
         entities = Counter(entity_of(event_of(entry)) for entry in entries)
         del entities[None]
         largest = sorted(entities.items(), key=lambda item: (-item[1], item[0] or ""))[:limit]
         counts = {entity: _scaled(count, queued, len(entries)) for entity, count in largest if entity is not None}
         return QueueCounts(counts, approximate=queued > len(entries))
 
-    def _sampled(self) -> tuple[list[Any], int]:
-        """Entries spread over the queue, all of a short one, and how many are queued."""
+    def _sampled(self, sample: int) -> tuple[list[Any], int]:
+        """Entries spread over the queue, all of one with up to `sample`, and how many are queued."""
         queued = len(self._entries)
-        if queued <= SAMPLE:
+        if queued <= sample:
             entries = copy_of(self._entries)
             return entries, len(entries)
-        starts, stops, step = _places(queued)
+        starts, stops, step = _places(queued, sample)
 
         def take() -> list[Any]:
             # One call that runs in C, during which the queue does not change if there is a GIL. It looks at each entry
@@ -88,12 +99,12 @@ class QueueContents:
                 raise
             except RuntimeError:  # without a GIL the queue may change meanwhile
                 continue
-        return self._picked(queued), queued
+        return self._picked(queued, sample), queued
 
-    def _picked(self, queued: int) -> list[Any]:
+    def _picked(self, queued: int, sample: int) -> list[Any]:
         """Entries of random places, each read by itself, as far as they are still there."""
         found: list[Any] = []
-        for place in random.sample(range(queued), LEFT_SAMPLE):
+        for place in random.sample(range(queued), min(sample, LEFT_SAMPLE)):
             with contextlib.suppress(IndexError):
                 found.append(self._entries[place])
         return found
@@ -118,14 +129,14 @@ def _by_type(entries: list[Any], *, are_stamped: bool) -> list[tuple[Any, int]]:
     return [(types[key], count) for key, count in counts.items()]
 
 
-def _places(queued: int) -> tuple[list[int], list[int], int]:
+def _places(queued: int, sample: int) -> tuple[list[int], list[int], int]:
     """Where to take entries from a queue: from `start` to `stop` of each stretch, counted from the `stop` before; the
     distance of two entries."""
-    step = queued // SAMPLE
+    step = queued // sample
     while gcd(step, 30) > 1:  # types that take turns do so by 2, 3, 4, 5, ...
         step -= 1
     span = (_IN_STRETCH - 1) * step + 1
-    stretches = SAMPLE // _IN_STRETCH
+    stretches = sample // _IN_STRETCH
     starts, upto = [], 0
     for number in range(stretches):
         begin, end = number * queued // stretches, (number + 1) * queued // stretches

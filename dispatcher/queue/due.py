@@ -33,21 +33,20 @@ def unix_ns(unix_s: float) -> int:
     return _whole_us(unix_s)
 
 
-def rhythm_ns(period_s: float, first_s: float | None, jitter: float) -> tuple[int, int]:
-    """The period, and the time until the first firing.
+def period_and_jitter_ns(period_s: float, jitter: float) -> tuple[int, int]:
+    """The period, and the longest delay of a firing.
 
     Raises:
-        ValueError: `period_s` is less than a millisecond, `first_s` is negative, or `jitter` is not between 0 and 1.
-        TypeError: one is no number.
+        ValueError: `period_s` is less than a millisecond, or `jitter` is not between 0 and 1. TypeError: one is no
+            number.
     """
     period_ns = duration_ns("seconds", period_s)
-    first_ns = period_ns if first_s is None else duration_ns("first", first_s)
     if period_ns < _SHORTEST_PERIOD_NS:
         raise InvalidValueError(f"seconds must be 0.001 or more, not {period_s}")
     _require_number("jitter", jitter)
     if not 0 <= jitter <= 1:
         raise InvalidValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
-    return period_ns, first_ns
+    return period_ns, int(period_ns * jitter)
 
 
 def checked_key(key: str) -> str:

@@ -61,7 +61,7 @@ class InQueue(Enum):
     ENTRY = 1
 
 
-class Repeated(Protocol):
+class RepeatedPost(Protocol):
     """What is posted again and again, but not while its last event waits."""
 
     is_queued: bool
@@ -74,24 +74,24 @@ class RecoveredFiring:
         self.is_queued = True  # the handler thread, or one that discards the event, resets it
 
 
-class Behind(Protocol):
+class WaitingBehind(Protocol):
     """The events that wait behind one that is retrying."""
 
     def let_go(self) -> None:
         """The event that was retrying has ended: let those behind it go on. Handler thread."""
 
     def let_go_soon(self) -> None:
-        """As `let_go`. Any thread."""
+        """Have the handler thread let them go on. Any thread."""
 
 
-class Counts(Protocol):
+class TypeCounts(Protocol):
     """What counts the events of one type."""
 
     handled: int
     failed: int
 
 
-class Answer(Protocol):
+class AskFuture(Protocol):
     """The future that the caller of an ask waits for."""
 
     on_its_way: Any
@@ -119,7 +119,7 @@ class Log(Protocol):
     def settle_now(self, accepted_seq: int) -> None: ...
 
 
-class Owner(Protocol):
+class EntryOwner(Protocol):
     """What an entry needs of its inbox, which says what these are."""
 
     tombs: int
@@ -145,24 +145,27 @@ class Owner(Protocol):
 class Delivery:
     """What an event brings along for its handling. The thread that has the entry in hand changes it."""
 
-    __slots__ = ("attempt", "behind", "context", "is_redelivered", "order", "scheduled")
+    __slots__ = ("attempt", "behind", "context", "failed", "is_redelivered", "order", "scheduled")
 
     def __init__(
         self,
         *,
-        scheduled: Repeated | None = None,
+        scheduled: RepeatedPost | None = None,
         attempt: int = 1,
         context: Context | None = None,
-        behind: Behind | None = None,
+        behind: WaitingBehind | None = None,
         is_redelivered: bool = False,
         order: float = 0,
     ) -> None:
-        self.scheduled = scheduled  # whose firing it is
-        self.attempt = attempt  # 2: the handler has failed once
-        self.behind = behind  # those that wait behind this event, which is retrying
-        self.context = context  # of the post, for the handler; None: its class does not keep it
-        self.is_redelivered = is_redelivered  # an earlier run has accepted it, or it was a dead letter
-        self.order = order  # its place among the accepted seqs, over its attempts and restarts; 0: its accepted seq
+        self.scheduled: RepeatedPost | None = scheduled  # whose firing it is
+        self.attempt: int = attempt  # 2: the handler has failed once
+        # Of the last attempt: the class and message of its error; "": none has failed in this run.
+        self.failed: tuple[str, str] = "", ""
+        self.behind: WaitingBehind | None = behind  # those that wait behind this event, which is retrying
+        self.context: Context | None = context  # of the post, for the handler; None: its class does not keep it
+        self.is_redelivered: bool = is_redelivered  # an earlier run has accepted it, or it was a dead letter
+        # Its place among the accepted seqs, over its attempts and restarts; 0: its accepted seq.
+        self.order: float = order
 
 
 class Entry:
@@ -189,24 +192,24 @@ class Entry:
 
     def __init__(
         self,
-        inbox: Owner,
+        inbox: EntryOwner,
         event: Any,
         *,
         key: ClassAndKey | None = None,
-        ask: Answer | None = None,
+        ask: AskFuture | None = None,
         delivery: Delivery | None = None,
         accepted_seq: int = 0,
         enqueued_ns: int = 0,
     ) -> None:
-        self.inbox = inbox  # never changes
-        self.event = event
-        self.key = key  # None: no event supersedes this one
+        self.inbox: EntryOwner = inbox  # never changes
+        self.event: Any = event
+        self.key: ClassAndKey | None = key  # None: no event supersedes this one
         self.ask = ask  # the future that its caller waits for
         self.delivery = delivery  # None: it brings nothing else
-        self.accepted_seq = accepted_seq  # in the write-ahead log; 0: not there
-        self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
-        self.state = NEW
-        self.permit = False  # it holds one of the permits of a bounded queue
+        self.accepted_seq: int = accepted_seq  # in the write-ahead log; 0: not there
+        self.enqueued_ns: int = enqueued_ns  # of perf_counter_ns; 0: not measured
+        self.state: int = NEW
+        self.permit: bool = False  # it holds one of the permits of a bounded queue
         self.outcome: str | None = None  # why somebody discards it; written once, under the lock
         self.heir: Entry | None = None  # the newest event of its key, which has this one's place in the queue
         # What this post has superseded, or taken out of a full queue, and owes an end.
@@ -289,7 +292,7 @@ class Entry:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def end(self, outcome: Outcome, route: Counts | None = None, value: Any = None, error: Any = None) -> None:
+    def end(self, outcome: Outcome, route: TypeCounts | None = None, value: Any = None, error: Any = None) -> None:
         """All that the end of an event has to do. The thread that has it in hand.
 
         `route` counts what was handled or has failed. `error` is the handler's or, of a refused event, the reason. What
@@ -301,7 +304,7 @@ class Entry:
             self._end(outcome, route, value, error)
             raise
 
-    def _end(self, outcome: Outcome, route: Counts | None, value: Any, error: Any) -> None:
+    def _end(self, outcome: Outcome, route: TypeCounts | None, value: Any, error: Any) -> None:
         """Each step may be done twice."""
         if self.state != OVER:  # count
             if route is None:
@@ -355,6 +358,11 @@ class Entry:
     def order(self) -> float:
         """Its place among the accepted seqs; 0: it is not in the log."""
         return (self.delivery.order if self.delivery is not None else 0) or self.accepted_seq
+
+    @property
+    def context(self) -> Context | None:
+        """That of its post; None: its class keeps none."""
+        return self.delivery.context if self.delivery is not None else None
 
     def brings(self) -> Delivery:
         """What it brings along, made if there was nothing. The thread that has it."""

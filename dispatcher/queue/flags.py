@@ -6,7 +6,7 @@ import contextlib
 from time import perf_counter_ns
 from typing import Any, Final, Literal
 
-from dispatcher.queue.entry import QUEUED, STAMPED, Entry, Owner
+from dispatcher.queue.entry import QUEUED, STAMPED, Entry, EntryOwner
 
 # RUNNING -> DRAINING (refuses posts from outside, accepts posts from handlers) -> STOPPED -> ABANDONED, never back.
 # ABANDONED: the stop does not wait for the events, or has given up waiting. It refuses posts from handlers as well.
@@ -34,9 +34,10 @@ class PostFlags:
 
     def __init__(self) -> None:
         self.gate: int | list[None] = []  # read before the append; any thread sets LOOK, nothing resets it
-        self.alert = False  # read after the append: the handler thread waits, or not RUNNING; see "Post and sleep"
+        # Read after the append: the handler thread waits, or not RUNNING; see "Post and sleep".
+        self.alert: bool = False
         self.phase: int = RUNNING  # never goes back; written under the lock
-        self.woken_ns = 0  # when a post woke the handler thread; written by that post, reset by the handler thread
+        self.woken_ns: int = 0  # when a post woke the handler thread; written by that post, reset by the handler thread
 
 
 class Stamping:
@@ -47,10 +48,10 @@ class Stamping:
         self.stamps_all: Final = times == "all"
         # One item: the next post notes its time. When sampling, the handler thread appends it and any thread pops it.
         self.due: Final[list[None]] = [None] if times != "none" else []
-        self.again_at_ns = 0  # when the handler thread is to call `stamp_again` next, if sampling; handler thread
+        self.again_at_ns: int = 0  # when the handler thread is to call `stamp_again` next, if sampling; handler thread
         flags.gate = STAMP_ALL if times == "all" else self.due
 
-    def stamped(self, inbox: Owner, event: Any) -> Any:
+    def stamped(self, inbox: EntryOwner, event: Any) -> Any:
         """The event as an entry that was posted now. Any thread."""
         if self.stamps_all:
             return (event, perf_counter_ns(), STAMPED)

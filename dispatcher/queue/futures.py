@@ -19,7 +19,7 @@ from typing import Any, Final
 from dispatcher.util.foreign import reraise_interrupt, tell
 from dispatcher.util.threads import release_anyhow
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 # States, as in concurrent.futures.
 _PENDING: Final = "PENDING"
@@ -72,7 +72,7 @@ class LatchedFuture(Future[Any]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> None:
-        """Raises TimeoutError, CancelledError; as `_check_wait`."""
+        """Raises TimeoutError, CancelledError, and what `_check_wait` raises."""
         if self._state is _PENDING:
             self._check_wait()
             if not self._latch.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):

@@ -13,7 +13,7 @@ awake opens the gate afterwards, so another look follows.
 before E2, the event is handled or discarded. Otherwise P2 sees the alert, which stays up, and the producer takes its
 event back under the same lock. An Entry is queued under the lock, after a look at the phase, so it is never stranded.
 
-**Interrupts.** A signal handler, a `__del__` or a weak reference's callback may post while its thread is amid another
+**Interrupts.** A signal handler, a `__del__` or a weak reference's callback may post while its thread is inside another
 post. If that has the lock, the event goes to `side`, from where the handler thread brings it in. What a signal handler
 raises comes out behind a call; then `Entry.state` says how far the post has got (`undo_or_finish`).
 """
@@ -29,12 +29,11 @@ from contextvars import copy_context
 from itertools import starmap
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
 from dispatcher.event import KeyOf
-from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.journal.turns import ReentrantAppendError
 from dispatcher.mailbox.parking import SIGNAL
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.contents import QueueContents
@@ -47,6 +46,7 @@ from dispatcher.queue.entry import (
     QUEUED,
     RETRYING,
     STAMPED,
+    AskFuture,
     ClassAndKey,
     Delivery,
     DropReason,
@@ -60,7 +60,10 @@ from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of, type_of
 from dispatcher.util.threads import is_owned
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+if TYPE_CHECKING:
+    from dispatcher.config import DispatcherConfig
+
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 _ONCE: Final = ((),)
 
@@ -101,16 +104,18 @@ class Inbox:
         self._is_inside = is_inside
         self.write_ahead = write_ahead
         self._parking = mailbox.parking  # where the handler thread waits
-        self.lock = threading.RLock()  # see above; any thread; replaced in a forked child
-        self.answered = threading.Condition()  # a leaf that its futures share; replaced in a forked child; any thread
+        self.lock: threading.RLock = threading.RLock()  # see above; any thread; replaced in a forked child
+        # A leaf that its futures share; replaced in a forked child; any thread.
+        self.answered: threading.Condition = threading.Condition()
         self.entries: deque[Any] = deque()  # any thread appends; the handler thread takes from the left
         # Entries of posts that have interrupted one of their own thread; any thread appends, the handler thread takes.
         self.side: deque[Entry] = deque()
-        self.flags = PostFlags()  # its fields say who may touch them
+        self.flags: PostFlags = PostFlags()  # its fields say who may touch them
         self.rejected: dict[str, int] = {}  # posts refused, by reason; guarded by the lock
+        self.last_rejected: dict[str, Any] = {}  # the type of the last event of each; guarded by the lock
         self.dropped: dict[str, int] = {}  # accepted events that are never handled, by DropReason; guarded by the lock
         # Withdrawn events that still have a place in the queue, or in a lane; guarded by the lock, any thread reads.
-        self.tombs = 0
+        self.tombs: int = 0
         self.withdrawn_waiting = 0
         # Events that have failed and wait for their next attempt, or wait behind one of those; guarded by the lock, any
         # thread reads its length.
@@ -119,18 +124,18 @@ class Inbox:
         self.queued: dict[ClassAndKey, Entry] = {}
         self._key_functions: dict[type, KeyOf] = {}  # by Enum class; replaced under the lock, any thread reads
         self._keeping_context: frozenset[type] = frozenset()  # Enum classes; replaced under the lock, any thread reads
-        # Threads that are amid a post to a bounded queue, and may have a permit; each adds and removes itself.
-        self._amid: set[int] = set()
-        self.contents = QueueContents(self.entries, are_stamped=times == "all")
-        self.stamping = Stamping(self.flags, times)
-        self.override = PostOverride()
-        self.room = QueueRoom(self, config, is_inside, on_size)
-        self.shutdown = QueueShutdown(self, mailbox.is_mailbox_thread, is_inside)
+        # Threads within a post to a bounded queue, which may have a permit; each adds and removes itself.
+        self._posting: set[int] = set()
+        self.contents: QueueContents = QueueContents(self.entries, are_stamped=times == "all")
+        self.stamping: Stamping = Stamping(self.flags, times)
+        self.override: PostOverride = PostOverride()
+        self.room: QueueRoom = QueueRoom(self, config, is_inside, on_size)
+        self.shutdown: QueueShutdown = QueueShutdown(self, mailbox.is_mailbox_thread, is_inside)
         if write_ahead.is_on:
             self.flags.gate = LOOK
         # The steps of a post.
         self._after = self._make_after()
-        self.post = self._make_post()
+        self.post: Callable[[Any], bool] = self._make_post()
 
     @property
     def phase(self) -> int:
@@ -152,14 +157,15 @@ class Inbox:
         """Wake the handler thread if it waits. Any thread; never blocks."""
         self._parking.unpark()
 
-    def set_up_class(self, event_class: type, key_of: KeyOf | None, keeps_context: bool) -> None:
+    def set_up_class(self, event_class: type, key_of: KeyOf | None, keeps_context: bool, is_durable: bool) -> None:
         """From the next post on, let new events of the class supersede queued ones with the same key (None: no event
-        does), and keep the contexts of their posts, or not. Any thread, but one at a time."""
+        does), keep the contexts of their posts, or not, and write them ahead, or not. Any thread, but one at a time."""
         with self.lock:
             functions = {each: function for each, function in self._key_functions.items() if each is not event_class}
             self._key_functions = functions if key_of is None else {**functions, event_class: key_of}
             others = self._keeping_context - {event_class}
             self._keeping_context = others | {event_class} if keeps_context else others
+            self.write_ahead.set_durable(event_class, is_durable)
             if key_of is not None or keeps_context:
                 self.flags.gate = LOOK
 
@@ -255,7 +261,7 @@ class Inbox:
         return event if is_bare else self.stamping.stamped(self, event)
 
     def _append(self, entry: Any) -> bool:
-        """Queue what has no duties. As `post`."""
+        """Queue an event or an entry without duties, and return whether it was accepted."""
         self.entries.append(entry)  # P1
         if self.flags.alert:  # P2
             try:
@@ -310,18 +316,18 @@ class Inbox:
     # -- every other post ----------------------------------------------------------------------------------------------
 
     def post_if_room(self, event: Any) -> bool:
-        """As `post`, but raises QueueFullError, and does nothing, instead of waiting for room.
+        """Post, or raise QueueFullError and do nothing where `post` would wait for room.
 
         In write-ahead mode it waits for the disk. Any thread.
         """
         return self._post_slowly(event, wait=False)
 
-    def post_with(self, event: Any, delivery: Delivery, wait: bool) -> bool:
-        """As `post`, or `post_if_room`, of an event that brings something along. Any thread."""
-        return self.post_entry(Entry(self, event, delivery=delivery), wait)
+    def post_with(self, event: Any, delivery: Delivery, wait: bool, ask: AskFuture | None = None) -> bool:
+        """Post an event that brings something along. `wait`: for room; see `post_if_room`. Any thread."""
+        return self.post_entry(Entry(self, event, ask=ask, delivery=delivery), wait)
 
     def post_entry(self, entry: Entry, wait: bool) -> bool:
-        """As `post`, or `post_if_room`, of an event with an entry of its own. Any thread."""
+        """Post an event that has its entry already. `wait`: for room; see `post_if_room`. Any thread."""
         if self.flags.phase != RUNNING and (reason := self.closed_to()):
             entry.end("refused", error=reason)
             return False
@@ -336,9 +342,9 @@ class Inbox:
     def _post_slowly(self, event: Any, wait: bool = True) -> bool:
         reason = self.closed_to()
         if reason:
-            return self.reject(reason)
+            return self.reject(reason, type_of(event))
         key = self.key_of(event) if self._key_functions else None
-        if self.write_ahead.is_on or self.keeps_context(event):
+        if self.write_ahead.keeps(event) or self.keeps_context(event):
             entry = Entry(self, event, key=key)
             self._keep_context(entry)
         elif key is not None:
@@ -405,15 +411,15 @@ class Inbox:
         try:
             if self.room.capacity is None:
                 reason = self._way_in(entry, wait, False)
-            else:  # as `amid_post`, which costs more than the rest of a post
+            else:  # as `in_post`, which costs more than the rest of a post
                 thread = get_ident()
-                is_nested = thread in self._amid
+                is_nested = thread in self._posting
                 try:
-                    self._amid.add(thread)
+                    self._posting.add(thread)
                     reason = self._way_in(entry, wait, is_nested)
                 finally:
                     if not is_nested:
-                        self._amid.discard(thread)
+                        self._posting.discard(thread)
         except BaseException:
             if entry.permit and entry.state == NEW:  # here, as the limit of recursion may be near
                 self.room.permits.append(None)
@@ -429,16 +435,16 @@ class Inbox:
         return True
 
     @contextlib.contextmanager
-    def amid_post(self) -> Iterator[bool]:
+    def in_post(self) -> Iterator[bool]:
         """A post that may hold a permit; whether it has interrupted another one of its thread."""
         thread = get_ident()
-        is_nested = thread in self._amid
+        is_nested = thread in self._posting
         try:
-            self._amid.add(thread)
+            self._posting.add(thread)
             yield is_nested
         finally:
             if not is_nested:
-                self._amid.discard(thread)
+                self._posting.discard(thread)
 
     def _way_in(self, entry: Entry, wait: bool, is_nested: bool) -> str:
         """Why the post is refused; empty: its event is queued."""
@@ -448,7 +454,7 @@ class Inbox:
         # An event that will supersede another one needs no room.
         if is_bounded and (entry.key is None or not self.is_queued(entry.key)):
             reason = self.room.take(entry, wait, is_nested)
-        if not reason and self.write_ahead.is_on:
+        if not reason and self.write_ahead.keeps(entry.event):
             reason = self._log_ahead(entry)
             if reason == "reentrant":
                 return self.put_aside(entry)
@@ -467,7 +473,7 @@ class Inbox:
     def _log_ahead(self, entry: Entry) -> str:
         """Write the event ahead. Returns why its post is refused; empty: it is not."""
         try:
-            entry.accepted_seq = self.write_ahead.accept(entry.event)
+            entry.accepted_seq = self.write_ahead.accept(entry.event, self.write_ahead.marked(entry.context))
         except ReentrantAppendError:
             return "reentrant"
         if entry.accepted_seq:
@@ -548,7 +554,7 @@ class Inbox:
             self._parking.knock(SIGNAL)
             raise
 
-    # -- posts amid another post of their thread -----------------------------------------------------------------------
+    # -- posts that interrupt another post of their thread -------------------------------------------------------------
 
     def put_aside(self, entry: Entry) -> str:
         """Leave it to the handler thread to bring the event in: the thread's other post has the lock, or the log."""
@@ -584,7 +590,7 @@ class Inbox:
 
     def _log_aside(self, entry: Entry) -> None:
         """Write the event ahead. Its post has returned True, so it is handled even if the journal cannot keep it."""
-        if not self.write_ahead.is_on or entry.accepted_seq:
+        if not self.write_ahead.keeps(entry.event) or entry.accepted_seq:
             return
         try:
             if self._log_ahead(entry):
@@ -719,22 +725,27 @@ class Inbox:
     def count_end(self, entry: Entry, outcome: str, reason: str | None) -> None:
         """Count an event that is never handled, by outcome, or a refused post, by reason, once. Any thread."""
         counts, name = (self.dropped, outcome) if outcome != "refused" else (self.rejected, reason)
+        event_type = type_of(entry.event) if counts is self.rejected else None  # not under the lock: it is foreign
         with self.lock:
             number = counts.get(name, 0) + 1 if name is not None else 0  # None: the post has raised
             if entry.state != OVER:
                 entry.state = OVER
                 if name is not None:
                     counts[name] = number
+                if name is not None and event_type is not None:
+                    self.last_rejected[name] = event_type
 
     def count_dropped(self, reason: DropReason, number: int) -> None:
         """Count accepted events without entries that are never handled. Any thread."""
         with self.lock:
             self.dropped[reason] = self.dropped.get(reason, 0) + number
 
-    def reject(self, reason: str) -> bool:
-        """Count a refused post; returns False, as the post does."""
+    def reject(self, reason: str, event_type: Any = None) -> bool:
+        """Count a refused post; returns False, as the post does. `event_type`: None if it is not known."""
         with self.lock:
             self.rejected[reason] = self.rejected.get(reason, 0) + 1
+            if event_type is not None:
+                self.last_rejected[reason] = event_type
         return False
 
     def take_all(self) -> tuple[list[Any], list[Entry]]:
@@ -759,7 +770,7 @@ class Inbox:
 
     def is_idle(self) -> bool:
         """The handler thread waits, nothing is queued, and no post is on its way through the slow path."""
-        return self._parking.is_waiting() and not self.entries and not self._amid and not self.write_ahead.is_on
+        return self._parking.is_waiting() and not self.entries and not self._posting and not self.write_ahead.is_on
 
     def closed_to(self) -> str:
         """Why a post of the caller is refused, because of the phase; empty: it is not.

@@ -29,6 +29,7 @@ class Keys:
         self._lock = threading.RLock()  # leaf lock; both are replaced in a forked child
         self._unread = list(read)  # those that were not called yet; guarded by _reading
         self._held: dict[str, Scheduled] = {}  # guarded by _lock
+        self._left_over: list[Scheduled] = []  # of earlier runs, also some that this one has gone on with; by _lock
         # By key, of an earlier run; complete before the start.
         self.firings: dict[str, RecoveredFiring] = {}  # the last one; the thread that starts the dispatcher writes
         self.fired_ns: dict[str, int] = {}  # the time of the last one; guarded by _reading
@@ -64,6 +65,8 @@ class Keys:
             if other is not None and other.is_newer_than(one):
                 return one
             self._held[one.key] = one
+            if one.is_left_over:
+                self._left_over.append(one)
             return other
 
     def drop(self, one: Scheduled) -> None:
@@ -79,7 +82,13 @@ class Keys:
         with self._lock:
             return {key: one for key, one in self._held.items() if key.startswith(prefix)}
 
+    def left_over(self) -> list[Scheduled]:
+        """What earlier runs have left, if that is read already, and this run has not gone on with."""
+        with self._lock:
+            self._left_over = [one for one in self._left_over if one.is_left_over and self._held.get(one.key) is one]
+            return self._left_over.copy()
+
     def after_fork(self) -> None:
         """In a child process."""
         self._reading, self._lock = threading.RLock(), threading.RLock()
-        self._held = {}
+        self._held, self._left_over = {}, []

@@ -2,7 +2,7 @@
 
     any thread --post_later, ask--> journal's writer: log, queue, future
 
-The producer takes the event's permit, so a bounded queue bounds the posts under way as well, and encodes the event. The
+The producer takes the event's permit, so a bounded queue bounds the posts in flight as well, and encodes the event. The
 journal's writer puts it into the queue once it is in the log, in the order of the posts, and completes the future. If a
 thread calls post_later(a), then handle(b), the log has a before b.
 
@@ -44,7 +44,7 @@ class Posted(LatchedFuture):
 
 
 def post_later(inbox: Inbox, event: Any, *, wait: bool = True) -> Future[bool]:
-    """The future of a post. `wait`: block while a bounded queue is full or too many posts are under way. Any thread.
+    """The future of a post. `wait`: block while a bounded queue is full or too many posts are in flight. Any thread.
 
     Raises:
         ForkedProcessError: this process is a fork of the one that made the dispatcher. All else is in the future, but
@@ -53,7 +53,7 @@ def post_later(inbox: Inbox, event: Any, *, wait: bool = True) -> Future[bool]:
     future = Posted(inbox)
     problem: BaseException | None = None
     try:
-        if inbox.write_ahead.is_on:
+        if inbox.write_ahead.keeps(event):
             entry = Entry(inbox, event)
             post_ahead(inbox, entry, wait=wait, tell=lambda problem: future.settle(True, problem), future=future)
             return future
@@ -113,7 +113,7 @@ def post_ahead(
     try:
         if not reason:
             inbox.set_up(entry)
-            line = inbox.write_ahead.encode(entry.event)
+            line = inbox.write_ahead.encode(entry.event, inbox.write_ahead.marked(entry.context))
             if is_owned(inbox.lock):
                 reason = inbox.put_aside(entry)
                 if not reason:
@@ -121,7 +121,7 @@ def post_ahead(
                         tell(None)
                     return None
         if not reason:
-            with inbox.amid_post() as is_nested:
+            with inbox.in_post() as is_nested:
                 # An event that will supersede another one needs no room.
                 if entry.key is None or not inbox.is_queued(entry.key):
                     reason = inbox.room.take(entry, wait, is_nested)
@@ -206,7 +206,7 @@ class LaterPost(LaterAppend):
         if is_written:
             entry.accepted_seq = self.seq
         if not is_written or self.is_withdrawn:
-            entry.end("refused")  # `_refusal` counts it, if its caller is still there to be told
+            entry.end("refused")  # `_refusal` counts it, if its caller still waits
             return self._refusal() if self._is_running and self.error is not None else None
         inbox.enqueue_logged(entry)
         return None

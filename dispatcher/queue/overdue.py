@@ -21,7 +21,7 @@ from dispatcher.queue.flags import DRAINING
 from dispatcher.queue.inbox import Inbox
 from dispatcher.util.foreign import fields_of, tell, text_of
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 
 class Overdue:
@@ -55,11 +55,11 @@ class Overdue:
             self._line_up()
 
     def delay_ns(self) -> float:
-        """As Source."""
+        """0 once the first has its turn for room."""
         return 0 if self._entries and self._has_turn else NEVER
 
     def fire(self) -> bool:
-        """As Source: post those that wait, as far as there is room."""
+        """Post those that wait, as far as there is room."""
         if self.delay_ns() == NEVER:
             return False
         self._has_turn = False
@@ -77,7 +77,7 @@ class Overdue:
                 return
 
     def release(self) -> bool:
-        """As Turn: a permit was returned. The handler thread has to post."""
+        """A permit was returned: the handler thread has to post."""
         if self._is_handler_thread():
             Context().run(self._post_waiting)  # not in the context of the handler that may be running
         else:
@@ -108,7 +108,7 @@ class Overdue:
             return True
 
     def _has_passed(self, entry: Entry) -> bool:
-        """As `_has_tried`, by way of a subclass's `post`, which may refuse only what was not accepted before."""
+        """Post by way of a subclass's `post`, which may refuse only what was not accepted before."""
         override, answers = self._inbox.override, list[bool]()
         was_accepted = _was_accepted(entry)
         if override.post is None:

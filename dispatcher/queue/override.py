@@ -14,7 +14,7 @@ Step = Callable[[Any], bool]
 """Queues the event, and returns whether it was accepted."""
 
 
-class _OfThread(threading.local):
+class _StepOfThread(threading.local):
     step: Step | None = None  # of the call of a subclass's `post` that this thread is in, until it is made
 
 
@@ -23,7 +23,7 @@ class PostOverride:
 
     def __init__(self) -> None:
         self.post: Callable[[Any], bool] | None = None  # set by the dispatcher's constructor, then never changes
-        self._of_thread = _OfThread()
+        self._of_thread = _StepOfThread()
 
     def run(self, event: Any, step: Step) -> bool:
         """Make the step through the subclass's `post`; False if that did not make it, or the event was refused.

@@ -16,18 +16,19 @@ look for a permit. It grants none, so a loop that has stopped keeps no permit.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import monotonic, sleep
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from dispatcher.config import DispatcherConfig
 from dispatcher.errors import QueueFullError
 from dispatcher.queue.entry import OWN, Entry
 from dispatcher.util.foreign import cut_text
+
+if TYPE_CHECKING:
+    from dispatcher.config import DispatcherConfig
 
 Answer = Literal["permit", "timeout", "shut", "reentrant"]
 
@@ -35,7 +36,7 @@ _LOOK_S: Final = 0.1
 """A producer that waits looks this often whether its own thread has the last permit."""
 
 
-class Turn(Protocol):
+class ProducerTurn(Protocol):
     """A waiting producer's place in the line for room."""
 
     def release(self) -> bool | None:
@@ -43,7 +44,7 @@ class Turn(Protocol):
         as well."""
 
 
-class Queue(Protocol):
+class RoomQueue(Protocol):
     """What the room needs of the inbox, which says what these are."""
 
     name: str
@@ -70,7 +71,7 @@ class QueueRoom:
 
     def __init__(
         self,
-        inbox: Queue,
+        inbox: RoomQueue,
         config: DispatcherConfig,
         is_inside: Callable[[], bool],
         on_size: Callable[[int, int | None], None],
@@ -89,9 +90,9 @@ class QueueRoom:
         self.has_started = False  # the handler thread has started, or is about to; the thread that starts it sets this
         self.permits: deque[None] = deque([None] * (self.capacity or 0))  # any thread appends and pops
         self._overdrawn = 0  # permits that handlers have taken, and that are not there; guarded by the inbox's lock
-        self.waiters: deque[Turn] = deque()  # of waiting producers, the longest wait first; guarded by that lock
+        self.waiters: deque[ProducerTurn] = deque()  # the longest wait first; guarded by that lock
         # Whoever returns a permit has to look at `_overdrawn` and `waiters`. Written under that lock, read without.
-        self.is_crowded = False
+        self.is_crowded: bool = False
 
     def remaining(self) -> int | None:
         """The number of permits left; None: no bound. Any thread."""
@@ -167,6 +168,7 @@ class QueueRoom:
         """Let the entry have, in advance, the next permit that is returned."""
         with self._inbox.lock:
             self._overdrawn, entry.permit, self.is_crowded = self._overdrawn + 1, True, True
+            self._pay_back()  # with a permit that was returned meanwhile
 
     def advance(self) -> None:
         """Under the lock: return, in advance, the permit of a place whose event was withdrawn."""
@@ -196,14 +198,23 @@ class QueueRoom:
     def relieve(self) -> None:
         """After returning a permit to a crowded queue: pay back an overdraft, or wake a producer. Any thread."""
         with self._inbox.lock:
-            while self._overdrawn and self.permits:
-                with contextlib.suppress(IndexError):  # a producer was faster
-                    self.permits.popleft()
-                    self._overdrawn -= 1
+            self._pay_back()
             turn = self.waiters.popleft() if self.waiters and self.permits else None
             self.is_crowded = bool(self._overdrawn or self.waiters)
         if turn is not None and turn.release():
             self.wake_one()
+
+    def _pay_back(self) -> None:
+        """Under the lock: pay back one permit of the overdraft. Others may have been returned for withdrawn events.
+
+        Counted before it is taken: the post of a signal handler may come between, on this thread, and pay back as well.
+        """
+        if self._overdrawn > 0 and self.permits:
+            self._overdrawn -= 1
+            try:
+                self.permits.popleft()
+            except IndexError:  # a producer was faster
+                self._overdrawn += 1
 
     def wake_one(self) -> None:
         """Let the producer that has waited longest look for a permit. Any thread; call it after returning one."""
@@ -228,7 +239,7 @@ class QueueRoom:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def enter(self, turn: Turn) -> None:
+    def enter(self, turn: ProducerTurn) -> None:
         """Line up. The producer looks for a permit after this, waits, and looks again; then it calls `leave`.
 
         Raises:
@@ -241,7 +252,7 @@ class QueueRoom:
             self.waiters.append(turn)
             self.is_crowded = True  # R1
 
-    def leave(self, turn: Turn) -> None:
+    def leave(self, turn: ProducerTurn) -> None:
         """This producer no longer waits for its turn. If it was woken meanwhile, another one may need that."""
         with self._inbox.lock:
             try:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
@@ -19,15 +19,16 @@ from dispatcher.queue.entry import HELD, RETRYING, DropReason, Entry
 from dispatcher.queue.flags import DRAINING, FORKED, LOOK, STOPPED, PostFlags
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.write_ahead import WriteAhead
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import kind_of, kinds_of, tell
 from dispatcher.util.threads import try_to_start
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 NOTHING_LEFT: Final = object()
 
 
-class Queue(Protocol):
+class ShutdownQueue(Protocol):
     """What the shutdown needs of the inbox, which says what these are."""
 
     name: str
@@ -53,25 +54,27 @@ class Queue(Protocol):
 class QueueShutdown:
     """The shutdown of one queue. Any thread, unless a method says otherwise."""
 
-    def __init__(self, inbox: Queue, is_mailbox_thread: Callable[[], bool], is_inside: Callable[[], bool]) -> None:
+    def __init__(
+        self, inbox: ShutdownQueue, is_mailbox_thread: Callable[[], bool], is_inside: Callable[[], bool]
+    ) -> None:
         self._inbox = inbox
         self._is_mailbox_thread = is_mailbox_thread
         self._is_inside = is_inside
         # What the log's lines about discarded events end with.
         self._kept = "; the next start handles those that the journal has" if inbox.write_ahead.is_on else ""
         # The events that are on their way into the log and then into the queue; changed by the log, any thread reads.
-        self.under_way = inbox.write_ahead.under_way
+        self.under_way: Collection[object] = inbox.write_ahead.under_way
         # Events that are retrying, and due after the end of the drain. The schedule appends, the handler thread takes.
         self.late: deque[Entry] = deque()
         # Answers the asks of events that a stop has discarded; set before the start.
         self.discard_asks: Callable[[list[Any]], None] = lambda _: None
         self._lingers = False  # written under the inbox's lock, read by any thread without it
         # The handler thread takes no more events; written under that lock, read by any thread without it.
-        self.has_ended = False
+        self.has_ended: bool = False
 
     def is_ending(self) -> bool:
         """The handler thread ends once the queue is empty. A lingering one waits, while DRAINING, for its group, and
-        each one for events that are under way."""
+        each one for events in flight."""
         inbox = self._inbox
         phase = inbox.flags.phase
         return phase >= STOPPED or (
@@ -172,7 +175,7 @@ class QueueShutdown:
             if bare:
                 inbox.count_dropped("stop", len(bare))
         left = [*bare, *entries]
-        counted, are_sampled = count_types(left)
+        numbers, are_sampled = count_types(left)
         asks: list[Any] = []
         for entry in entries:
             if entry.ask is not None:
@@ -181,11 +184,12 @@ class QueueShutdown:
             entry.end("stop")
         self.discard_asks(asks)
         if left:
-            kinds = ", ".join(f"{count} {kind_of(type)}" for type, count in sorted(counted, key=lambda it: -it[1]))
+            kinds = ", ".join(f"{count} {kind_of(type)}" for type, count in sorted(numbers, key=lambda it: -it[1]))
             about = f"about, by a sample of {LEFT_SAMPLE}: {kinds}" if are_sampled else kinds
             fields = {"dispatcher": inbox.name, "count": len(left)}
-            message = "%s: stop discarded %d queued events: %s%s"
-            tell(log, logging.WARNING, message, inbox.name, len(left), about, self._kept, extra=fields)
+            message = "%s: stop discarded %s: %s%s"
+            what = counted(len(left), "queued event")
+            tell(log, logging.WARNING, message, inbox.name, what, about, self._kept, extra=fields)
         bare.clear()
         entries.clear()
         self._free(left)
@@ -199,7 +203,7 @@ class QueueShutdown:
         self._end_retries(retrying)
 
     def discard_late(self) -> None:
-        """As `discard_retrying`, of those whose next attempt comes too late for the drain. Handler thread.
+        """Count and log the events whose next attempt comes too late for the drain. Handler thread.
 
         An event that others wait for stays: they must not be handled before it.
         """
@@ -214,9 +218,10 @@ class QueueShutdown:
         left = [entry for entry in entries if entry.discard("stop")]
         if left:
             contents = kinds_of(entry.event for entry in left)
-            message = "%s: stop discarded %d events that waited for their next attempt: %s%s"
+            message = "%s: stop discarded %s that waited for %s next attempt: %s%s"
+            what, whose = counted(len(left), "event"), "its" if len(left) == 1 else "their"
             fields = {"dispatcher": self._inbox.name, "count": len(left)}
-            tell(log, logging.WARNING, message, self._inbox.name, len(left), contents, self._kept, extra=fields)
+            tell(log, logging.WARNING, message, self._inbox.name, what, whose, contents, self._kept, extra=fields)
 
     def _free(self, left: list[Any]) -> None:
         """Let go of many events on another thread: that takes seconds, which a stop does not have."""

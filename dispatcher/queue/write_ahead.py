@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from contextvars import Context, ContextVar
 from enum import Enum
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatcher.errors import EventNotDeclaredError, InvalidTypeError, JournalError
-from dispatcher.journal.format.event_codec import (
-    NO_EVENT,
-    Current,
-    EventCodec,
-    Marks,
-    in_order_of_acceptance,
-    with_marks,
-)
-from dispatcher.journal.segment_log import ReentrantAppendError
-from dispatcher.journal.turns import LaterAppend
-from dispatcher.journal.writer import JournalWriter
-from dispatcher.util.foreign import text_of
+from dispatcher.errors import EventNotDeclaredError, InvalidTypeError, InvalidValueError, JournalError
+from dispatcher.journal.format.marks import Marks
+from dispatcher.journal.turns import LaterAppend, ReentrantAppendError
+from dispatcher.util.foreign import class_name, register_call, tell, text_of, type_of
+from dispatcher.util.functions import require_kind
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dispatcher.journal.format.event_codec import Current, EventCodec
+    from dispatcher.journal.writer import JournalWriter
+
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
+
+_PLAIN: Final = Marks()
+_MOST_CARRIED: Final = 16
+_LONGEST_TEXT: Final = 1024
+
+Values = list[list[str]]
+"""Pairs of a context variable's name and its value."""
 
 
 class RecoveredEvent(NamedTuple):
@@ -34,32 +41,121 @@ class RecoveredEvent(NamedTuple):
     """Its place among the accepted seqs."""
 
 
+class Carried:
+    """The context variables whose values go into the log with an event, and come back with it. Any thread."""
+
+    def __init__(self, name: str, variables: Iterable[ContextVar[str]]) -> None:
+        """
+        Raises:
+            TypeError: not all of them are ContextVars. ValueError: there are too many, or two have the same name.
+        """
+        self._name = name  # never changes
+        self._variables: dict[str, ContextVar[str]] = {}  # by name; never changes
+        self._warned: set[str] = set()  # variables whose value was left out; any thread adds
+        require_kind(variables, "carry", ContextVar, Iterable)
+        for each in (variables,) if isinstance(variables, ContextVar) else variables:
+            if not isinstance(each, ContextVar):
+                raise InvalidTypeError(f"{name}: carry is a list of ContextVars, and has {text_of(each)}")
+            if each.name in self._variables:
+                raise InvalidValueError(
+                    f"{name}: carry has two variables named {each.name}; the journal tells them apart by their names"
+                )
+            self._variables[each.name] = each
+        if len(self._variables) > _MOST_CARRIED:
+            raise InvalidValueError(
+                f"{name}: carry has {len(self._variables)} variables, and {_MOST_CARRIED} are the maximum"
+            )
+
+    def values_in(self, context: Context) -> Values | None:
+        """The values of a post's context that go into the log; None: there are none."""
+        if not self._variables:
+            return None
+        found = [[name, value] for name, each in self._variables.items() if (value := context.get(each)) is not None]
+        return [pair for pair in found if self._fits(*pair)] or None
+
+    def _fits(self, name: str, value: object) -> bool:
+        if type(value) is str and len(value) <= _LONGEST_TEXT:
+            return True
+        if name not in self._warned:
+            self._warned.add(name)
+            what = f"a str of {len(value):,} characters" if type(value) is str else f"of the type {class_name(value)}"
+            message = "%s: the journal doesn't carry %s, which is %s; it carries a str of up to %d characters"
+            tell(log, logging.WARNING, message, self._name, name, what, _LONGEST_TEXT, extra={"dispatcher": self._name})
+        return False
+
+    def context_of(self, values: Values | None) -> Context | None:
+        """A context in which the variables have these values, or None without values."""
+        if not values or not self._variables:
+            return None
+        context = Context()
+        for name, value in values:
+            if (variable := self._variables.get(name)) is not None:
+                context.run(variable.set, value)
+        return context
+
+
 class WriteAhead:
     """The log of accepted events of one dispatcher, if `is_on`. Any thread, except `take_recovered`."""
 
-    def __init__(self, name: str, journal: JournalWriter | None) -> None:
-        """Raises TypeError: `journal` is no JournalWriter."""
-        if journal is not None and not isinstance(journal, JournalWriter):
-            raise InvalidTypeError(
-                f"{name}: journal must be a JournalWriter, not {text_of(journal)}; only a MultiDispatcher takes a "
-                "PartitionedJournal"
-            )
+    def __init__(self, name: str, journal: JournalWriter | None, carry: Iterable[ContextVar[str]] = ()) -> None:
+        """Raises TypeError: `journal` is no JournalWriter. TypeError, ValueError: Carried rejects `carry`."""
         self._name = name
+        self._carried = Carried(name, carry)  # never changes
         self._journal = journal
-        self._codec = EventCodec(name)
-        self.journal_path = journal.path if journal is not None else None  # never changes
-        self.is_on = journal is not None and journal.config.write_ahead  # never changes
-        self.waits_for_disk = (
+        if journal is not None:
+            from dispatcher.journal.writer import JournalWriter
+
+            if not isinstance(journal, JournalWriter):
+                raise InvalidTypeError(
+                    f"{name}: journal must be a JournalWriter, not {text_of(journal)}; only a MultiDispatcher takes a "
+                    "PartitionedJournal"
+                )
+        self.journal_path: Path | None = journal.path if journal is not None else None  # never changes
+        self.is_on: bool = journal is not None and journal.config.write_ahead  # never changes
+        self.waits_for_disk: bool = (
             self.is_on and journal is not None and journal.config.durability == "sync"
         )  # never changes
         # The events that are on their way into the log and that no thread waits for; any thread reads it.
         self.under_way: Collection[object] = journal.under_way if journal is not None else ()
+        # Enum classes whose events are not logged; replaced by one thread at a time, any thread reads.
+        self._passing: frozenset[type] = frozenset()
         # Of an earlier run; read when they are asked for, by one thread at a time, before the start.
         self._recovered: list[Current] | None = None
 
-    def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
-        """As EventCodec.declare."""
-        self._codec.declare(event_type, classes)
+    @cached_property
+    def _codec(self) -> EventCodec:
+        from dispatcher.journal.format.event_codec import EventCodec
+
+        # Of threads that come here at once, all get the first one's.
+        codec: EventCodec = self.__dict__.setdefault("_codec", EventCodec(self._name))
+        return codec
+
+    def declare(self, event_type: type[Enum], classes: Sequence[type], *, is_durable: bool) -> None:
+        """Declare the event classes of an Enum class, before a handler is registered for it.
+
+        Raises:
+            TypeError: EventCodec.declare rejects a class.
+            ValueError: EventCodec.declare rejects a class. Or its events are to be logged, and none of their classes
+                is declared.
+        """
+        if classes:
+            self._codec.declare(event_type, classes)
+        if self.is_on and is_durable and not self._codec.is_declared(event_type):
+            enum = event_type.__name__
+            raise InvalidValueError(
+                f"{self._name}: the journal stores accepted events, and the registration of {enum} does not say of "
+                f"which classes they are. Call {register_call(enum, ', events=YourEvent')} with pydantic models or "
+                "dataclasses, or with durable=False if its events need not survive a crash."
+            )
+
+    def set_durable(self, event_type: type, is_durable: bool) -> None:
+        """From the next post on, log the events of the class, or not. One thread at a time."""
+        others = self._passing - {event_type}
+        self._passing = others if is_durable else others | {event_type}
+
+    def keeps(self, event: Any) -> bool:
+        """Whether a post of the event logs it."""
+        return self.is_on and not (self._passing and type(type_of(event)) in self._passing)
 
     def hold(self) -> None:
         """Accept no event before `release`: posts raise JournalError. Called before a class is declared."""
@@ -69,8 +165,19 @@ class WriteAhead:
         self._codec.release()
 
     def decode(self, line: bytes) -> Any:
-        """As EventCodec.decode."""
+        """The event of a line."""
         return self._codec.decode(line)
+
+    def marked(self, context: Context | None, marks: Marks = _PLAIN) -> Marks:
+        """The marks with what is carried of the context of a post; None: its class keeps none."""
+        if context is None:
+            return marks
+        carried = self._carried.values_in(context)
+        return marks if carried is None else marks._replace(carried=carried)
+
+    def context_of(self, marks: Marks) -> Context | None:
+        """The context of a post, as far as its line has it; None: not at all."""
+        return self._carried.context_of(marks.carried)
 
     def accept(self, event: Any, marks: Marks | None = None) -> int:
         """Log an event on its producer's thread, which may wait for the disk. Returns its accepted seq; 0: refused.
@@ -81,9 +188,21 @@ class WriteAhead:
         """
         return self._append(self.encode(event, marks))
 
-    def accept_tick(self, marks: Marks) -> int:
-        """As `accept`, for the line of a `post_every` with a key."""
-        return self._append(with_marks(NO_EVENT, marks))
+    def accept_line(self, line: bytes, marks: Marks) -> int:
+        """Log the line that says when a `post_every` is due next. Waits and raises as `accept`."""
+        from dispatcher.journal.format.event_codec import with_marks
+
+        return self._append(with_marks(line, marks))
+
+    def accept_lines(self, lines: Iterable[tuple[bytes, Marks]]) -> list[int]:
+        """Log many such lines, which need not be on the disk yet. Returns nothing if the journal has ended."""
+        assert self._journal is not None
+        from dispatcher.journal.format.event_codec import with_marks
+
+        try:
+            return self._journal.append_lines([with_marks(line, marks) for line, marks in lines])
+        except JournalError:
+            return []
 
     def _append(self, line: bytes) -> int:
         assert self._journal is not None
@@ -98,12 +217,16 @@ class WriteAhead:
         """The event's line for `append_later`. Raises as `accept`, but not ReentrantAppendError."""
         try:
             line = self._codec.encode(event)
-            return line if marks is None else with_marks(line, marks)
+            if marks is None or marks is _PLAIN:
+                return line
+            from dispatcher.journal.format.event_codec import with_marks
+
+            return with_marks(line, marks)
         except AttributeError as error:  # the event has no type
             raise EventNotDeclaredError(self._name, event) from error
 
     def append_later(self, later: LaterAppend, *, wait: bool) -> None:
-        """As JournalWriter.append_later."""
+        """Have the event logged, and `later` notified. `wait`: block while too many are in flight."""
         assert self._journal is not None
         self._journal.append_later(later, wait=wait)
 
@@ -117,7 +240,7 @@ class WriteAhead:
             self._journal.settle(accepted_seq)
 
     def settle_now(self, accepted_seq: int) -> None:
-        """As `settle`; on return, that is as durable as a post.
+        """Record that the logged event will never be handled; on return, that is as durable as a post.
 
         Raises:
             JournalError: it cannot be recorded.
@@ -139,9 +262,13 @@ class WriteAhead:
         Raises:
             JournalError: they cannot be read, or may still move to other partitions.
         """
+        if self._journal is None:
+            return []
         if self._recovered is None:
             self._codec.check_released()
-            found = self._journal.recovered if self.is_on and self._journal is not None else ()
+            from dispatcher.journal.format.event_codec import in_order_of_acceptance
+
+            found = self._journal.recovered if self.is_on else ()
             self._recovered = in_order_of_acceptance(found)
         return self._recovered
 

@@ -13,10 +13,11 @@ from typing import Final, Protocol
 from dispatcher.posting_service import Core
 from dispatcher.queue.flags import ABANDONED, FORKED
 from dispatcher.service import Service, ServiceState
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import tell
 from dispatcher.util.registry import Registry
 
-log = logging.getLogger("dispatcher.async_dispatcher")
+log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
 
 
 class Running(Protocol):
@@ -55,15 +56,15 @@ def _end_all() -> None:
         try:
             if policy == "warn":
                 if left:
-                    message = "%s: the program ends without stop(), and %d events are not handled"
-                    tell(log, logging.WARNING, message, dispatcher.name, left, extra=fields)
+                    message = "%s: the program ends without stop(), and %s not handled"
+                    tell(log, logging.WARNING, message, dispatcher.name, counted(left, "event", "is"), extra=fields)
                 continue
             if policy == "discard" or is_interrupted:
                 queue.shutdown.shut(ABANDONED)
                 queue.shutdown.discard()
             elif left:
-                message = "%s: the program ends without stop(); its %d events are handled first"
-                tell(log, logging.INFO, message, dispatcher.name, left, extra=fields)
+                message = "%s: the program ends without stop(); its %s handled first"
+                tell(log, logging.INFO, message, dispatcher.name, counted(left, "event", "is"), extra=fields)
             root.stop()
         except KeyboardInterrupt:  # the stop has discarded what was queued; the others do so, too
             is_interrupted = True

@@ -19,13 +19,13 @@ from dispatcher.util.functions import require_plain
 from dispatcher.util.terminal import one_line
 from dispatcher.util.threads import try_to_start
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RUNS_EVERY_S: Final = 1.0
 """A check runs at most once in this time; in between, its last answer is used."""
 
 
-class Check:
+class HealthCheck:
     """One check. Any thread.
 
     It has failed if it returned False, raised, or did not return within `timeout_s`. No second run begins before the
@@ -47,7 +47,7 @@ class Check:
         self._was_ok: bool | None = None  # what was logged last; threads of its runs: two at once may log it twice
 
     def begin_if_due(self) -> None:
-        """Begin a run, unless one is under way or has begun within the last second. Does not block."""
+        """Begin a run, unless one is running or has begun within the last second. Does not block."""
         with self._lock:
             now_s = self._clock_s()
             is_recent = self._begun_s is not None and now_s - self._begun_s < RUNS_EVERY_S
@@ -59,8 +59,13 @@ class Check:
         if not try_to_start(thread):
             self._note(False, returned)
 
+    def has_begun(self) -> bool:
+        """Whether there was a run."""
+        with self._lock:
+            return self._begun_s is not None
+
     def is_ok(self, *, waits: bool) -> bool:
-        """The last answer. With `waits`, waits for a run that is under way until its time is over."""
+        """The last answer. With `waits`, waits for the current run to end, or for its time to be over."""
         with self._lock:
             returned = self._returned
             left_s = (self._begun_s or 0.0) + self._timeout_s - self._clock_s()
@@ -109,7 +114,7 @@ class Checks:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s  # monotonic
-        self._checks: dict[str, Check] = {}  # any thread, each change and each list of it one call
+        self._checks: dict[str, HealthCheck] = {}  # any thread, each change and each list of it one call
 
     def add(self, name: str, check: Callable[[], Any], timeout_s: float) -> None:
         """Add a check; it replaces an earlier one of the same name.
@@ -128,19 +133,20 @@ class Checks:
             raise InvalidValueError(
                 f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}"
             )
-        self._checks[name] = Check(name, check, timeout_s, self._clock_s)
+        self._checks[name] = HealthCheck(name, check, timeout_s, self._clock_s)
 
     def remove(self, name: str) -> bool:
         """Forget a check; returns whether there was one of this name."""
         return self._checks.pop(name, None) is not None
 
-    def failed(self, *, waits: bool) -> list[str]:
+    def failed(self, *, waits: bool, begins: bool = True) -> list[str]:
         """The names of the checks that fail, in the order in which they were added.
 
-        Starts the checks that are due. With `waits`, waits for their answers, at most for the longest timeout.
+        Starts the checks that are due. With `waits`, waits for their answers, at most for the longest timeout. Without
+        `begins`, starts none, and passes over those that were never started.
         """
-        checks = list(self._checks.values())
-        for check in checks:
+        checks = [check for check in list(self._checks.values()) if begins or check.has_begun()]
+        for check in checks if begins else ():
             check.begin_if_due()
         return [check.name for check in checks if not check.is_ok(waits=waits)]
 

@@ -24,21 +24,34 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.service import CompositeService, Service, ServiceState
 from dispatcher.supervision.checks import Checks
+from dispatcher.util import log_files
 from dispatcher.util.foreign import plain_text
 from dispatcher.view import DispatcherView, dispatchers
 
-REASONS: Final = ("failed", "stopped", "starting", "draining", "stuck", "journal_failed", "queue_full", "check")
+REASONS: Final = (
+    "failed",
+    "stopped",
+    "starting",
+    "draining",
+    "stuck",
+    "journal_failed",
+    "queue_full",
+    "store",
+    "check",
+)
 """Why a process is not ready, gravest first: the first that holds is the status of the answer."""
 QUEUE_FULL_AFTER_S: Final = 1.0
 """A bounded queue at its capacity for this long is a reason."""
+_SAME_S: Final = 1.0
+"""Two looks may differ by this much on when a run began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,8 @@ class HealthReason:
     """Name of another service concerned."""
     seconds: float | None = None
     """How long it has been stuck, or its queue full."""
+    since: float | None = field(default=None, compare=False)
+    """Since when it has held at every look, in Unix seconds."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that have a value."""
@@ -66,12 +81,18 @@ class HealthWarning:
     """Something for an operator to know, although the process works."""
 
     warning: str
-    """`journal_lost`: accepted events of an earlier run are lost with a segment of the journal."""
+    """`queue_grows`, `events_fail`, `letters_lost`, `log_lost`, or what a service warns of, such as `store_slow`.
+
+    `journal_lost`: accepted events of an earlier run are lost with a segment of the journal.
+    """
     dispatcher: str
+    """Name of the dispatcher, or of another service; `logging` for a log file."""
     detail: str
+    since: float | None = field(default=None, compare=False)
+    """Since when it has held at every look, in Unix seconds."""
 
     def to_dict(self) -> dict[str, str]:
-        return {name: plain_text(value) for name, value in asdict(self).items()}
+        return {name: plain_text(getattr(self, name)) for name in ("warning", "dispatcher", "detail")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +101,13 @@ class HealthAnswer:
 
     is_ok: bool
     status: str
-    """ok, or the first of the reasons."""
+    """The first of the reasons; without one, `degraded` if there are warnings of trouble to come, otherwise `ok`."""
     reasons: tuple[HealthReason, ...]
     """Reasons in the order of `REASONS`."""
     uptime_s: float
     """Seconds since this process loaded the module."""
     warnings: tuple[HealthWarning, ...] = ()
-    """Warnings, which don't change the status."""
+    """Warnings, which don't make the process unready."""
 
     def to_json(self) -> str:
         """Return one line of JSON: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`, plus any `warnings`."""
@@ -95,6 +116,10 @@ class HealthAnswer:
         if self.warnings:
             answer["warnings"] = [warning.to_dict() for warning in self.warnings]
         return json.dumps(answer)
+
+
+_Key = tuple[str | None, ...]
+"""What a reason or a warning is about."""
 
 
 class Health:
@@ -115,6 +140,9 @@ class Health:
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
         self._watched: tuple[weakref.ref[Service], ...] = ()  # replaced under _lock, read by any thread
         self._checks = Checks(clock_s)
+        # Unix seconds, of what the last look has found. Each look replaces it, without a lock: a signal handler may
+        # look as well.
+        self._since: dict[_Key, float] = {}
 
     # -- what is looked at ---------------------------------------------------------------------------------------------
 
@@ -148,9 +176,9 @@ class Health:
     def register_check(self, name: str, check: Callable[[], Any], timeout_s: float = 1.0) -> None:
         """Make the process ready only while `check()` returns a true value. Replaces an earlier check of the name.
 
-        The check runs on a dedicated thread when `ready` asks, up to once a second. In between, its last answer is
-        used. It has failed if it returns a false value, raises, or doesn't return within `timeout_s` seconds. It isn't
-        called again before it has returned. The log shows when a check begins to fail, and when it has recovered.
+        The check runs on a dedicated thread when `ready` asks, up to once a second. In between, its last result is
+        reused. It has failed if it returns a false value, raises, or doesn't return within `timeout_s` seconds. It
+        isn't called again before it has returned. The log shows when a check begins to fail, and when it has recovered.
 
         Raises:
             TypeError: `check` isn't callable, or is an `async def` or a generator function, or `name` isn't a str.
@@ -179,29 +207,54 @@ class Health:
             if _has_failed(view):
                 found.append(HealthReason("failed", view.name))
             found += _stuck(view, view.liveness_stuck_after_s)
-        return self._answer(found, views)
+        return self._answer(found, views, [])
 
-    def ready(self, *, waits_for_checks: bool = True) -> HealthAnswer:
+    def ready(self, *, waits_for_checks: bool = True, also: Iterable[HealthReason] = ()) -> HealthAnswer:
         """Answer whether the process is ready: all services are started, and none of the other `REASONS` holds.
 
         Waits for running checks, up to the longest of their timeouts. With `waits_for_checks=False`, you get the last
-        answer of each.
+        answer of each. `also` has further reasons of your own; each `reason` must be one of `REASONS`.
         """
+        return self._look(self._checks.failed(waits=waits_for_checks), also)
+
+    def glance(self) -> HealthAnswer:
+        """Answer as `ready` does, without starting a check. It notes since when each reason and warning has held."""
+        return self._look(self._checks.failed(waits=False, begins=False), ())
+
+    def _look(self, failed_checks: Iterable[str], also: Iterable[HealthReason]) -> HealthAnswer:
         services = self._services()
         views, own = self._views(services), _views_of(services)
         found = [reason for view in views for reason in _reasons_of(view, must_run=view in own or not services)]
         others = [service for service in services if not isinstance(service, AsyncDispatcher)]
         found += [reason for service in others if (reason := _reason_of(service)) is not None]
-        found += [HealthReason(f"check:{name}") for name in self._checks.failed(waits=waits_for_checks)]
-        return self._answer(found, views)
+        found += [HealthReason(f"check:{name}") for name in failed_checks]
+        signs = [(sign, view.name) for view in views for sign in view.signs()]
+        warned = [((sign.name, name, sign.event_type), sign.detail) for sign, name in signs]
+        warned += [((warning[0], each.name, ""), warning[1]) for each in others if (warning := each.warning())]
+        warned += [(("log_lost", "logging", str(number)), text) for number, text in enumerate(log_files.warnings())]
+        since = self._note({**{key: None for key, _ in warned}, **{_key_of(each): each.seconds for each in found}})
+        found = [replace(each, since=since[_key_of(each)]) for each in found]
+        warnings = [HealthWarning(key[0], key[1], detail, since[key]) for key, detail in warned]
+        return self._answer([*found, *(each for each in also if each not in found)], views, warnings)
 
-    def _answer(self, found: list[HealthReason], views: list[DispatcherView]) -> HealthAnswer:
+    def _note(self, found: Mapping[_Key, float | None]) -> Mapping[_Key, float]:
+        """Since when each of these has held; `found` has the seconds of those that know it themselves."""
+        now, before = time.time(), self._since
+        since = {key: before.get(key, now) for key in found}
+        # Another event may be stuck now, and a clock may have been set.
+        known = {key: now - seconds for key, seconds in found.items() if seconds is not None}
+        since |= {key: at for key, at in known.items() if abs(at - since[key]) >= _SAME_S}
+        self._since = since
+        return since
+
+    def _answer(
+        self, found: list[HealthReason], views: list[DispatcherView], warnings: list[HealthWarning]
+    ) -> HealthAnswer:
         reasons = tuple(sorted(found, key=lambda reason: REASONS.index(reason.reason.partition(":")[0])))
-        status = reasons[0].reason if reasons else "ok"
-        warnings = tuple(
-            HealthWarning("journal_lost", view.name, str(loss)) for view in views for loss in view.journal_losses()
-        )
-        return HealthAnswer(not reasons, status, reasons, self._clock_s() - self._since_s, warnings)
+        status = reasons[0].reason if reasons else "degraded" if warnings else "ok"
+        # A journal loss stays until the next start, so it does not change the status.
+        lost = [HealthWarning("journal_lost", view.name, str(loss)) for view in views for loss in view.journal_losses()]
+        return HealthAnswer(not reasons, status, reasons, self._clock_s() - self._since_s, (*warnings, *lost))
 
     def _services(self) -> list[Service]:
         """The watched services with their parts, each once."""
@@ -218,7 +271,12 @@ class Health:
         self._since_s = self._clock_s()
         self._lock = threading.Lock()
         self._watched = ()
+        self._since = {}
         self._checks.after_fork()
+
+
+def _key_of(reason: HealthReason) -> _Key:
+    return reason.reason, reason.dispatcher, reason.service
 
 
 def parts_of(service: Service) -> list[Service]:
@@ -269,7 +327,8 @@ def _reason_of(service: Service) -> HealthReason | None:
         return HealthReason("starting", service=service.name)
     if service.is_stopping() or (service.state is ServiceState.STOPPED and not all(map(_is_over, parts_of(service)))):
         return HealthReason("draining", service=service.name)
-    return HealthReason("stopped", service=service.name) if service.state is ServiceState.STOPPED else None
+    reason = "stopped" if service.state is ServiceState.STOPPED else service.unready_reason()
+    return None if reason is None else HealthReason(reason, service=service.name)
 
 
 def _is_over(service: Service) -> bool:
@@ -285,3 +344,17 @@ register_check: Final = health.register_check
 
 
 os.register_at_fork(after_in_child=health.after_fork)
+
+
+def watch_whole(service: Service, by: Health = health) -> Service | None:
+    """Watch the outermost composite around `service`, and return it, so that the caller can `forget` it.
+
+    Return None, and watch nothing, if `service` is in no composite.
+    """
+    whole = service
+    while whole.parent is not None:
+        whole = whole.parent
+    if whole is service:
+        return None
+    by.watch(whole)
+    return whole

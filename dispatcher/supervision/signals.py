@@ -21,11 +21,12 @@ from dispatcher.service import Service, ServiceState
 from dispatcher.supervision.health import parts_of
 from dispatcher.supervision.systemd import Supervision
 from dispatcher.util.foreign import tell
+from dispatcher.util.functions import require_kind
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -138,6 +139,7 @@ def run_until_signal(service: Service) -> int:
         ValueError: you're not on the main thread, the only one where Python handles signals.
         Exception: `init` or `start` raised it.
     """
+    require_kind(service, "service", Service)
     with StopSignals() as signals, Supervision(service) as supervision:
         parts = parts_of(service)
         for part in parts:
@@ -148,7 +150,7 @@ def run_until_signal(service: Service) -> int:
             service.start()
             if service.in_state(ServiceState.STARTED):
                 supervision.started()
-            while not (service.in_state(ServiceState.STOPPED) or _has_failed(parts) or signals.wait()):
+            while not (service.in_state(ServiceState.STOPPED) or has_failed(parts) or signals.wait()):
                 continue
         finally:
             supervision.stopping()
@@ -157,8 +159,9 @@ def run_until_signal(service: Service) -> int:
         if signals.received is not None:
             tell(log, logging.INFO, "%s: stopped by signal %d", service.name, signals.received)
             return signals.exit_code
-        return 1 if _has_failed(parts) else 0
+        return 1 if has_failed(parts) else 0
 
 
-def _has_failed(parts: list[Service]) -> bool:
+def has_failed(parts: list[Service]) -> bool:
+    """Whether one of the services has failed."""
     return any(part.failure_cause is not None for part in parts)

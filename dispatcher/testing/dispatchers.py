@@ -5,30 +5,37 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Unpack, overload
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.coroutines import running_loop
 from dispatcher.errors import AskError, DeadlockError
 from dispatcher.event import (
+    A,
+    Answered,
     AsyncioHandler,
     DispatcherEventHandler,
     Handler,
     HasType,
     handling_callable,
     is_async,
+    unscoped,
 )
+from dispatcher.interface import ScheduledEvent
 from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.mailbox.manual_clock import ManualClock
-from dispatcher.routes import Part, RegistersHandlers, RoutingTable
+from dispatcher.queue.rules import RuleOptions, rule_of
+from dispatcher.routes import Part, RoutingTable
+from dispatcher.scopes import HasScopes
 from dispatcher.service import Service
-from dispatcher.testing.schedule import InlineSchedule, InlineScheduled
+from dispatcher.testing.schedule import InlineSchedule
 from dispatcher.util.foreign import class_name, text_of, type_of
+from dispatcher.util.functions import takes_options
 
 
 class DrainDispatcher(AsyncDispatcher):
@@ -51,7 +58,7 @@ class DrainDispatcher(AsyncDispatcher):
         """Wait until the handler thread is idle and waits for the next event or mail.
 
         Raises:
-            AssertionError: it isn't in time. The message says what it's doing instead.
+            AssertionError: it isn't in time. The message shows what the thread is doing instead.
         """
         deadline = monotonic() + timeout
         while not (self.is_drained() and self._mailbox.parking.is_waiting()):
@@ -60,7 +67,7 @@ class DrainDispatcher(AsyncDispatcher):
             sleep(0)
 
 
-class InlineDispatcher(RegistersHandlers, Service):
+class InlineDispatcher(HasScopes, Service):
     """Handles each event on the caller's thread, before `post` returns. You don't need to start it.
 
     Events that your handlers post are handled in order after the current one, as on a real dispatcher. If a handler
@@ -76,7 +83,7 @@ class InlineDispatcher(RegistersHandlers, Service):
 
     def __init__(self, *, name: str = "InlineDispatcher", clock: ManualClock | None = None) -> None:
         super().__init__(name)
-        self.clock = clock if clock is not None else ManualClock()
+        self.clock: ManualClock = clock if clock is not None else ManualClock()
         self._routes = RoutingTable(name, None, lambda handler, *_: self._bind(handler), lambda *_: None)
         self._codec = EventCodec(name)
         self._schedule = InlineSchedule(name, self.clock, self.post)
@@ -106,7 +113,7 @@ class InlineDispatcher(RegistersHandlers, Service):
         return self._post(event, self._handle_one)
 
     def post_nowait(self, event: HasType[Enum]) -> bool:
-        """The same as `post`."""
+        """Handle the event, and those posted by its handlers, and return True. No post waits here."""
         return self.post(event)
 
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
@@ -115,7 +122,11 @@ class InlineDispatcher(RegistersHandlers, Service):
         posted.set_result(self.post(event))
         return posted
 
-    def ask(self, event: HasType[Enum]) -> Future[Any]:
+    @overload
+    def ask(self, event: Answered[A]) -> Future[A]: ...
+    @overload
+    def ask(self, event: HasType[Enum]) -> Future[Any]: ...
+    def ask(self, event: Any) -> Future[Any]:
         """Post as `post` does, and return a future, already done, for what the event's handler returns or raises.
 
         If the handler of another event posted meanwhile raises, you get that error.
@@ -132,32 +143,35 @@ class InlineDispatcher(RegistersHandlers, Service):
         self._post(event, partial(self._answer, answer))
         return answer
 
-    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> InlineScheduled:
+    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
         """Post an event when the clock has advanced by `seconds`. Raises as AsyncDispatcher.post_after."""
         return self._schedule.after(seconds, event, key)
 
-    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> InlineScheduled:
+    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
         """Post as `post_after` does, at a time of the clock in Unix seconds."""
         return self._schedule.at(unix_s, event, key)
 
+    @takes_options(RuleOptions, rule_of)
     def post_every(
         self,
-        seconds: float,
-        event_or_factory: HasType[Enum] | Callable[[], HasType[Enum]],
+        seconds: float | None = None,
+        event: HasType[Enum] | Callable[[], HasType[Enum]] | None = None,
         *,
-        first: float | None = None,
-        jitter: float = 0.0,
         key: str = "",
-    ) -> InlineScheduled:
-        """Post as AsyncDispatcher.post_every does, without the `jitter`, so that tests are repeatable."""
-        return self._schedule.every(seconds, event_or_factory, first, jitter, key)
+        **options: Unpack[RuleOptions],
+    ) -> ScheduledEvent:
+        """Post as AsyncDispatcher.post_every does, without the `jitter`, so that tests are reproducible.
 
-    def scheduled(self, prefix: str = "") -> dict[str, InlineScheduled]:
-        """Return what is scheduled under keys that begin with `prefix`, by key, soonest first."""
+        No time is missed, even if you advance the clock far.
+        """
+        return self._schedule.every(rule_of(seconds=seconds, **options), event, options.get("first"), key)
+
+    def scheduled(self, prefix: str = "") -> Mapping[str, ScheduledEvent]:
+        """Return the scheduled posts whose keys begin with `prefix`, by key, soonest first."""
         return self._schedule.scheduled(prefix)
 
     def cancel(self, key: str) -> bool:
-        """Cancel what is scheduled under `key`, and return whether something was."""
+        """Cancel the post scheduled under `key`, and return whether there was one."""
         return self._schedule.cancel(key)
 
     def attempt(self) -> int:
@@ -190,7 +204,7 @@ class InlineDispatcher(RegistersHandlers, Service):
     def _handle_one(self, event: Any) -> Any:
         route = self._routes.find(event.type)
         if route.registered:
-            self.events.append(event)
+            self.events.append(unscoped(event))
         return route.handle(event)
 
     def _answer(self, answer: Future[Any], event: Any) -> None:

@@ -5,52 +5,76 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.errors import InvalidValueError
 from dispatcher.mailbox.manual_clock import ManualClock
-from dispatcher.mailbox.time_service import TimerFuture
-from dispatcher.queue.due import checked_key, duration_ns, is_event_not_factory, rhythm_ns, unix_ns
+from dispatcher.queue.due import checked_key, duration_ns, is_event_not_factory, unix_ns
+from dispatcher.queue.rules import FiringRule
 
 
 class InlineScheduled:
-    """An event posted at a time of the clock, or repeatedly. Like what an AsyncDispatcher returns."""
+    """A ScheduledEvent of the clock. Times are whole milliseconds, rounded up."""
 
-    def __init__(self, clock: ManualClock, due_ms: int, period_ms: int, post: Callable[[], Any]) -> None:
-        """`period_ms`: 0, if it fires once. `post` is called on the thread that advances the clock, as is due."""
+    def __init__(
+        self,
+        clock: ManualClock,
+        next_ns: int,
+        post: Callable[[], Any],
+        event: Any,
+        key: str,
+        rule: FiringRule | None = None,
+    ) -> None:
+        """`rule`: None, if it fires once. `post` is called on the thread that advances the clock, as is due."""
+        self.key = key
+        self.event = event
+        self.repeats = rule
+        self._clock = clock
         self._post = post
-        self._period_ms = period_ms
-        self._due_ms: int | None = due_ms  # None: never again
-        self._timer: TimerFuture = (
-            clock.schedule_at_fixed_rate(self._fire, due_ms - clock.current_processing_time(), period_ms)
-            if period_ms
-            else clock.register_timer(due_ms, self._fire)
-        )
+        self.next_ns: int | None = next_ns  # None: never again
+        self.last_ns: int = 0
+        self._is_cancelled = False
+        self._timer = clock.register_timer(_ms(next_ns), self._fire)
 
     def cancel(self) -> bool:
-        """Stop it from firing, or return False if it has fired for the last time."""
-        if not self._timer.cancel():
-            return False
-        self._due_ms = None
-        return True
+        """Stop it from firing; False if it has fired for the last time."""
+        if self.next_ns is not None:
+            self.next_ns, self._is_cancelled = None, True
+            self._timer.cancel()
+        return self._is_cancelled
 
     @property
     def due(self) -> float | None:
-        """Return when it's due next, in Unix seconds of the clock, or None if never again."""
-        return None if self._due_ms is None else self._due_ms / 1000
+        """When it is due next, in seconds of the clock; None if never again."""
+        return None if self.next_ns is None else _ms(self.next_ns) / 1000
 
-    def is_periodic(self) -> bool:
-        return self._period_ms > 0
+    @property
+    def last_fired(self) -> float | None:
+        """The last time for which it was posted, in seconds of the clock; None: it was not."""
+        return _ms(self.last_ns) / 1000 if self.last_ns else None
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """The arguments of `post_every` for its times; empty for a single event."""
+        return self.repeats.arguments() if self.repeats is not None else {}
 
     def is_done(self) -> bool:
-        """Whether it won't fire again: it has fired, or was cancelled."""
-        return self._due_ms is None
+        """Whether it will not fire again."""
+        return self.next_ns is None
 
-    def _fire(self, due_ms: int) -> None:
-        self._due_ms = due_ms + self._period_ms if self._period_ms else None
-        self._post()
+    def _fire(self, _: int) -> None:
+        assert self.next_ns is not None
+        if self.repeats is None:
+            self.next_ns = None
+            self._post()
+            return
+        self.last_ns, self.next_ns = self.next_ns, self.repeats.following(self.next_ns)
+        try:
+            self._post()
+        finally:
+            if self.next_ns is not None:  # not cancelled meanwhile
+                self._timer = self._clock.register_timer(_ms(self.next_ns), self._fire)
 
 
 class InlineSchedule:
-    """The events of one InlineDispatcher that are posted later. Times are whole milliseconds, rounded up."""
+    """The events of one InlineDispatcher that are posted later."""
 
     def __init__(self, name: str, clock: ManualClock, post: Callable[[Any], Any]) -> None:
         self._name = name
@@ -60,19 +84,15 @@ class InlineSchedule:
 
     def after(self, delay_s: float, event: Any, key: str) -> InlineScheduled:
         """Raises ValueError: `delay_s` is negative or more than a century. TypeError: `key` is no str."""
-        due_ms = self._clock.current_processing_time() + _ms(duration_ns("seconds", delay_s))
-        return self._once(due_ms, event, key)
+        return self._once(self._now_ns() + duration_ns("seconds", delay_s), event, key)
 
     def at(self, unix_s: float, event: Any, key: str) -> InlineScheduled:
         """Raises ValueError: `unix_s` is not a time before the year 10000. TypeError: `key` is no str."""
-        return self._once(_ms(unix_ns(unix_s)), event, key)
+        return self._once(unix_ns(unix_s), event, key)
 
-    def _once(self, due_ms: int, event: Any, key: str) -> InlineScheduled:
+    def _once(self, due_ns: int, event: Any, key: str) -> InlineScheduled:
         self.cancel(key)
-        one = InlineScheduled(self._clock, due_ms, 0, lambda: self._post(event))
-        if key:
-            self._keys[key] = one
-        return one
+        return self._held(InlineScheduled(self._clock, due_ns, lambda: self._post(event), event, key))
 
     def scheduled(self, prefix: str) -> dict[str, InlineScheduled]:
         """By key, soonest first."""
@@ -85,27 +105,27 @@ class InlineSchedule:
         one = self._keys.pop(checked_key(key), None)
         return one is not None and not one.is_done() and one.cancel()
 
-    def every(
-        self, period_s: float, event_or_factory: Any, first_s: float | None, jitter: float, key: str
-    ) -> InlineScheduled:
+    def every(self, rule: FiringRule, event: Any, first_s: float | None, key: str) -> InlineScheduled:
         """Raises ValueError or TypeError, as an AsyncDispatcher does."""
-        period_ns, first_ns = rhythm_ns(period_s, first_s, jitter)
-        is_event = is_event_not_factory(event_or_factory)
-        in_use = self._keys.get(checked_key(key))
-        if in_use is not None and in_use.is_periodic() and not in_use.is_done():
-            raise InvalidValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
+        first_ns = None if first_s is None else duration_ns("first", first_s)
+        is_event, post = is_event_not_factory(event), self._post
+        next_ns, last_ns = rule.first(self._now_ns(), first_ns), 0
+        older = self._keys.get(checked_key(key))
+        older_rule = older.repeats if older is not None else None
+        if older is not None and older.next_ns is not None and older_rule and older_rule.rhythm == rule.rhythm:
+            next_ns, last_ns = older.next_ns, older.last_ns
         self.cancel(key)
-        due_ms = self._clock.current_processing_time() + _ms(first_ns)
-        post = self._post
-        one = InlineScheduled(
-            self._clock,
-            due_ms,
-            _ms(period_ns),
-            lambda: post(event_or_factory if is_event else event_or_factory()),
-        )
-        if key:
-            self._keys[key] = one
+        one = InlineScheduled(self._clock, next_ns, lambda: post(event if is_event else event()), event, key, rule)
+        one.last_ns = last_ns
+        return self._held(one)
+
+    def _held(self, one: InlineScheduled) -> InlineScheduled:
+        if one.key:
+            self._keys[one.key] = one
         return one
+
+    def _now_ns(self) -> int:
+        return self._clock.current_processing_time() * 1_000_000
 
 
 def _ms(ns: int) -> int:

@@ -1,8 +1,8 @@
 """Reads of cached files that keep the interpreter (Python's global lock).
 
-A thread that releases the interpreter beside a busy one may get it back only after the switch interval, 5 ms: a hundred
-short reads would take half a second. These reads take microseconds. What the system has not cached they leave to the
-usual calls, which let other threads run meanwhile.
+If another thread is busy, a thread that releases the interpreter may get it back only after the switch interval, 5 ms:
+a hundred short reads would take half a second. These reads take microseconds. What the system has not cached they leave
+to the usual calls, which let other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def _cached_read() -> Callable[[int, bytearray, int, int], int] | None:
 
 
 def pread_cached(descriptor: int, length: int, offset: int) -> bytes:
-    """As `os.pread`; keeps the interpreter if the system has cached all of it."""
+    """Read up to `length` bytes at `offset`; keeps the interpreter if the system has cached all of it."""
     buffer = bytearray(length)
     return bytes(memoryview(buffer)[: pread_cached_into(descriptor, buffer, length, offset)])
 
 
 def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: int) -> int:
-    """As `pread_cached`, into the start of a buffer; returns how many bytes were read: fewer at the file's end."""
+    """Read into the start of a buffer; returns how many bytes were read: fewer than `length` at the file's end."""
     if not length:
         return 0
     read = _cached_read()
@@ -72,7 +72,7 @@ def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: i
 
 
 def crc32_cached(data: bytes, value: int = 0) -> int:
-    """As `zlib.crc32`, in pieces so small that zlib keeps the interpreter. Python may still switch between them."""
+    """The CRC-32 of `data`, in pieces so small that zlib keeps the interpreter. Python may switch between them."""
     view = memoryview(data)
     for start in range(0, len(data), _INTERPRETER_KEPT_BYTES):
         value = crc32(view[start : start + _INTERPRETER_KEPT_BYTES], value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 from dispatcher.util.units import NS_PER_S
 
@@ -25,11 +25,15 @@ def count(number: float | None) -> str:
     return NOTHING if number is None else f"{number:,.0f}"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 event`, `1,234 events`, `2 entities`."""
+def counted(number: int, noun: str, verb: Literal["", "is", "was"] = "") -> str:
+    """`1 event`, `1,234 events`, `2 entities`, `1 event is`, `2 events are`."""
     if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
+        return f"1 {noun} {verb}".rstrip()
+    nouns = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {nouns} {_SEVERAL[verb]}".rstrip()
+
+
+_SEVERAL: Final = {"": "", "is": "are", "was": "were"}
 
 
 def short_count(number: float | None) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeGuard, TypeVar
 
 _T = TypeVar("_T")
 _LONGEST_TEXT: Final = 2000
+_LONGEST_MESSAGE: Final = 500
 
 
 def type_of(event: Any) -> Any:
@@ -44,7 +45,7 @@ def is_member(event_type: Any) -> bool:
 
 
 def is_instance(value: object, kind: type[_T]) -> TypeGuard[_T]:
-    """As `isinstance`, by the object's class alone: unlike that, it does not ask the object for its `__class__`."""
+    """Whether the object's class is `kind` or a subclass. The object is not asked for its `__class__`."""
     return issubclass(type(value), kind)
 
 
@@ -93,6 +94,11 @@ def message_of(error: BaseException) -> str:
         return f"(its __str__ raised {class_name(raised)})"
 
 
+def short_message(error: BaseException) -> str:
+    """The error's message, cut to 500 characters."""
+    return cut_text(lambda: str(error), _LONGEST_MESSAGE - len("..."))[:_LONGEST_MESSAGE]
+
+
 def plain_text(text: str) -> str:
     """The text as a plain `str`; lone surrogates, which UTF-8 cannot encode, are escaped."""
     text = str.__str__(text)  # of a subclass, whose methods are foreign
@@ -103,6 +109,12 @@ def id_text(entity: Any) -> str:
     """The id of an entity, for the journal. A `str` is its own id, also as a member of `class Region(str, Enum)`, whose
     `str()` is `Region.EU`: the next event brings the value, and has to find the entity by it."""
     return plain_text(entity if is_instance(entity, str) else str(entity))
+
+
+def register_call(enum: str, arguments: str) -> str:
+    """The call that registers a handler for an Enum class of this name, which may be a scope's."""
+    scope, _, name = enum.rpartition("/")
+    return f"{f'scope({scope!r}).' if scope else ''}register({name}, handler{arguments})"
 
 
 def kind_of(event_type: Any) -> str:
@@ -160,7 +172,7 @@ def tell_of(
     error: BaseException | None = None,
     **fields: Any,
 ) -> None:
-    """As `tell`, of the dispatcher `name`: the message begins with its name, the record has it and the `fields`."""
+    """Log a message of the dispatcher `name`, which begins with that name. The record also has it and the `fields`."""
     tell(log, level, f"%s: {message}", name, *args, error=error, extra={"dispatcher": name, **fields})
 
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from dispatcher.util.registry import Registry
 
@@ -24,7 +24,7 @@ class LetsGo(Protocol):
 
 _things: Registry[LetsGo] = Registry()
 # Held while a descriptor is opened and noted, and during a fork. A leaf lock; re-entrant, because a signal handler may
-# fork amid an open. Replaced in a forked child.
+# fork during an open. Replaced in a forked child.
 _opening = threading.RLock()
 
 
@@ -50,8 +50,9 @@ class OfParent:
     def _refuse(self, *_: Any) -> NoReturn:
         raise self.__dict__["raises"]()
 
-    __getattr__ = __setattr__ = _refuse
-    __bool__ = __len__ = __iter__ = __getitem__ = __setitem__ = __enter__ = __exit__ = _refuse
+    if not TYPE_CHECKING:  # as the type of what it stands in for
+        __getattr__ = __setattr__ = _refuse
+        __bool__ = __len__ = __iter__ = __getitem__ = __setitem__ = __enter__ = __exit__ = _refuse
 
 
 def _before_fork() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import re
 import sys
-import tempfile
 import traceback
 from collections import deque
 from contextlib import suppress
@@ -14,7 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 _IS_FREE_THREADED: Final = not getattr(sys, "_is_gil_enabled", lambda: True)()
-_DUMPS: Final = _IS_FREE_THREADED and sys.version_info < (3, 14)
+CAN_READ_FRAMES: Final = not _IS_FREE_THREADED or sys.version_info >= (3, 14)
 """Free-threaded 3.13 may crash on the frames of a thread that runs meanwhile, as its documentation says."""
 _THREAD: Final = re.compile(r"(?:Thread|Current thread) 0x([0-9a-f]+)")
 _FRAME: Final = re.compile(r'  File "(.*)", line ([0-9]+) in (.*)')
@@ -23,7 +22,7 @@ _ESCAPED: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})
 
 def stack_of(thread_id: int | None) -> traceback.StackSummary | None:
     """The frames of a thread, outermost first; None: it has none. Their lines of source are read when they are used."""
-    if _DUMPS:
+    if not CAN_READ_FRAMES:
         return _dumped_stack_of(thread_id or 0)
     frame = sys._current_frames().get(thread_id or 0)
     if frame is None:
@@ -39,7 +38,9 @@ def stack_of(thread_id: int | None) -> traceback.StackSummary | None:
 
 
 def _dumped_stack_of(thread_id: int) -> traceback.StackSummary | None:
-    """As `stack_of`, from a dump, for which CPython stops all threads. It has 100 threads, and 100 frames of each."""
+    """A thread's frames from a dump, for which CPython stops all threads. It has 100 threads, and 100 frames each."""
+    import tempfile  # it imports much, and a dump is rare
+
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

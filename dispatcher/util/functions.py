@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
+from pathlib import Path
 from types import WrapperDescriptorType
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
@@ -49,6 +51,34 @@ def called_class(function: Any) -> type | None:
     """The class of which a call makes an instance, also through partials; None: it calls a function."""
     *_, last = _layers(function)
     return last if isinstance(last, type) else None
+
+
+def require_kind(value: Any, name: str, *kinds: type) -> None:
+    """Check that an argument, called `name`, is of one of these classes.
+
+    Raises:
+        TypeError: it is not. The message names both.
+    """
+    if not isinstance(value, kinds):
+        wanted = " or ".join(f"{'an' if each.__name__[0] in 'AEIO' else 'a'} {each.__name__}" for each in kinds)
+        raise InvalidTypeError(f"{name} must be {wanted}, not {text_of(value)}")
+
+
+def require_methods(value: Any, name: str, kind: str, *methods: str) -> None:
+    """Check that an argument, called `name`, has the methods of a protocol that is called `kind`.
+
+    Raises:
+        TypeError: it lacks one.
+    """
+    if missing := next((each for each in methods if not callable(getattr(value, each, None))), None):
+        raise InvalidTypeError(f"{name} must be {kind}; {text_of(value)} has no method {missing}")
+
+
+def path_of(path: Any, name: str = "path") -> Path:
+    """The path that a str or an `os.PathLike` names. Raises TypeError: it is neither."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidTypeError(f"{name} must be a str or a Path, not {text_of(path)}")
+    return Path(path)
 
 
 def require_plain(function: Any, name: str, does: str, *, is_hot: bool = False) -> Any:
@@ -143,11 +173,11 @@ def public_name(function: Callable[..., Any]) -> str:
     return ".".join([*function.__module__.split(".")[:2], function.__name__])
 
 
-def takes_options(accepted: type, made: type, **defaults: object) -> Callable[[_F], _F]:
+def takes_options(accepted: type, made: Callable[..., Any], **defaults: object) -> Callable[[_F], _F]:
     """For a function with `**options: Unpack[accepted]`: pass it `defaults` for omitted options.
 
-    Its signature has each option with its type, and with its default from `defaults` or from the class `made`, which
-    the function makes of its options. An unknown name raises a TypeError.
+    Its signature has each option with its type, and with its default from `defaults` or from `made`, which the
+    function calls with its options. An unknown name raises a TypeError.
     """
     hints = get_type_hints(accepted)
     values = {each.name: each.default for each in inspect.signature(made).parameters.values()} | defaults

@@ -19,8 +19,8 @@ class Histogram:
     __slots__ = ("counts", "total_ns")
 
     def __init__(self) -> None:
-        self.counts = [0] * 65  # one thread writes, any reads
-        self.total_ns = 0  # one thread writes, any reads
+        self.counts: list[int] = [0] * 65  # one thread writes, any reads
+        self.total_ns: int = 0  # one thread writes, any reads
 
     def observe(self, duration_ns: int, times: int = 1) -> None:
         """Count a duration `times` times; a negative one (the clock was set back) counts as 0."""
@@ -61,9 +61,9 @@ class FineHistogram(Histogram):
 
     def __init__(self) -> None:
         self.counts = [0] * _FINE_SIZE  # one thread writes, any reads
-        self.total_ns = 0  # one thread writes, any reads
-        self.min_ns = 0  # one thread writes, any reads; 0 until a duration is counted
-        self.max_ns = -1  # one thread writes, any reads; -1 until a duration is counted
+        self.total_ns: int = 0  # one thread writes, any reads
+        self.min_ns: int = 0  # one thread writes, any reads; 0 until a duration is counted
+        self.max_ns: int = -1  # one thread writes, any reads; -1 until a duration is counted
 
     def observe(self, duration_ns: int, times: int = 1) -> None:
         # Every call pays for this, so `bucket_of` is inlined. The extremes of none have nothing between them.
@@ -128,7 +128,7 @@ class FineHistogram(Histogram):
 
     def merge(self, other: FineHistogram) -> None:
         """Add the counts of `other`. Only the thread that writes this histogram may call it."""
-        self.counts = [own + more for own, more in zip(self.counts, other.counts.copy(), strict=True)]
+        self.counts: list[int] = [own + more for own, more in zip(self.counts, other.counts.copy(), strict=True)]
         self.total_ns += other.total_ns
         if other.max_ns >= 0:
             self._extend(other.min_ns)

@@ -55,15 +55,18 @@ class RegistryCollectors(Generic[C]):
     def __init__(self, make: Callable[[], C]) -> None:
         self._make = make  # never changes
         self._lock = threading.Lock()  # held while a registry registers a collector, which calls its `describe`
-        # Guarded by _lock.
-        self._collectors: weakref.WeakKeyDictionary[CollectorRegistry, C] = weakref.WeakKeyDictionary()
+        # Guarded by _lock. The registry keeps the collector: one kept here, whose sources lead to the registry, would
+        # keep both for ever.
+        self._collectors: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[C]] = weakref.WeakKeyDictionary()
 
     def of(self, registry: CollectorRegistry) -> C:
         with self._lock:
-            collector = self._collectors.get(registry)
+            known = self._collectors.get(registry)
+            collector = known() if known else None
             if collector is None:
-                collector = self._collectors[registry] = self._make()
+                collector = self._make()
                 registry.register(collector)
+                self._collectors[registry] = weakref.ref(collector)
             return collector
 
 

@@ -1,4 +1,5 @@
-"""Starting threads where the system may have none left; a thread for one call; which thread holds a lock.
+"""Starting threads where the system may have none left; a thread that starts at its first use; a thread for one call;
+which thread holds a lock.
 
 `Thread.start` fails at a limit of threads or of memory, and from Python 3.12 on in an `atexit` hook. Work that needs no
 thread goes on without one; a thread that is only useful is started later (invariant 13).
@@ -19,7 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 from dispatcher.util.foreign import describe, tell
 from dispatcher.util.registry import Registry
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -54,6 +55,41 @@ def try_to_start(thread: threading.Thread) -> bool:
     except NO_THREAD:
         return False
     return True
+
+
+class LazyThread:
+    """A daemon thread that starts at its first use. Any thread.
+
+    An exception of a signal handler, or a RecursionError, leaves it as not started: the next use tries again.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name  # never changes
+        self._starting = threading.RLock()  # leaf lock
+        # Set by any thread under _starting, and reset by it if the start fails.
+        self.thread: threading.Thread | None = None
+        self.is_lacking: bool = False
+        """The system had no thread left when it was last started. Any thread writes and reads it."""
+
+    def ensure(self, run: Callable[[], object]) -> bool:
+        """Start it with `run`, unless it was started; False if the system has no thread left."""
+        if self.thread is not None:
+            return True
+        thread = threading.Thread(target=run, name=self._name, daemon=True)
+        try:
+            with self._starting:
+                if self.thread is None:  # no call, so no signal handler, between the look and the store
+                    self.thread = thread
+            if self.thread is thread:
+                # `is_lacking` before `thread`: whoever finds no thread from here on tries again.
+                self.is_lacking = not try_to_start(thread)
+                if self.is_lacking:
+                    self.thread = None
+        except BaseException:
+            if self.thread is thread:
+                self.thread = None
+            raise
+        return self.thread is not None
 
 
 def start_or_postpone(what: str, start: Callable[[], object]) -> None:

@@ -32,6 +32,8 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 _TEXTS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value", _MERGE)
 """Tags of keys that are what is written: strings, `<<` and `=`."""
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_ONLY_YAML_1_1: Final = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+"""Octal numbers such as 010, and numbers to the base 60, such as 1:30."""
 
 
 class YAMLTextError(ValueError):
@@ -130,7 +132,7 @@ class _BoundedLoader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """As PyYAML's, but refuses a key that equals an earlier one of the mapping: of the two values one would vanish.
+        """Refuse a key that equals an earlier one of the mapping: PyYAML would drop one of the two values.
 
         A key may override one that comes from another mapping by a merge, `<<`, of which a mapping has one.
         """
@@ -154,6 +156,12 @@ class _BoundedLoader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and len(node.value) > MOST_DIGITS:
             raise ConstructorError(None, None, f"a number of more than {MOST_DIGITS} characters", node.start_mark)
+        if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and _ONLY_YAML_1_1.fullmatch(node.value):
+            found = super().construct_object(node, deep)
+            problem = f"{one_line(node.value, _LONGEST_SHOWN)} means {found} in YAML 1.1, and something else in 1.2"
+            raise ConstructorError(
+                None, None, f"{problem}; write {found}, or put it in quotes for a string", node.start_mark
+            )
         try:
             return super().construct_object(node, deep)
         except yaml.YAMLError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -32,6 +33,8 @@ class TLSConfig(ConfigModel):
 
 class WebConfig(ConfigModel):
     """Settings of a web host."""
+
+    gone_keys: ClassVar[Mapping[str, str]] = {"session_s": "browsers send the token with each request: remove the key"}
 
     unix_socket: bool = Field(
         default=True, description="listen on a Unix socket that only the daemon's own user and root can reach"
@@ -62,7 +65,6 @@ class WebConfig(ConfigModel):
     anonymous_role: RoleName = Field(
         default="view", description="role of TCP clients if neither tokens_file nor tls.client_ca is set"
     )
-    session_s: float = Field(default=43_200.0, gt=0, description="how long a browser's login lasts, in seconds")
     tls: TLSConfig | None = Field(default=None, description="TLS of the TCP door; null: plain HTTP")
     body_bytes: int = Field(
         default=1 << 20, ge=0, description="maximum body of a request, in bytes; a longer one gets 413"

@@ -56,7 +56,7 @@ def socket_path(name: str) -> Path:
 def find_doors() -> list[Door]:
     """Find this user's servers on this host, by name and process, in every folder a daemon can have chosen.
 
-    `is_answering` says whether a daemon still listens on one.
+    `is_answering` is True if a daemon still listens on the socket.
     """
     return sorted({door for folder in _folders() for door in _doors_in(folder)})
 

@@ -23,7 +23,7 @@ from dispatcher.util.terminal import one_line
 from dispatcher.web.plain_answers import Refusal, error_line, to_json
 from dispatcher.web.security import describe_write
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 ShowRefusal: TypeAlias = Callable[[Request, Refusal], Awaitable[Response]]

@@ -1,11 +1,14 @@
-"""Streams of server-sent events: limited in number, and ended when the host stops. Needs the extra `web`."""
+"""Streams of server-sent events: limited in number, and ended when the host stops or the user loses its access.
+
+Needs the extra `web`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -13,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from dispatcher.util.functions import require_kind
 from dispatcher.web.endpoints import json_answer
 from dispatcher.web.host import WebHost
 from dispatcher.web.plain_answers import error_line
@@ -20,6 +24,8 @@ from dispatcher.web.plain_answers import error_line
 COMMENT: Final = b": still here\n\n"
 """Sent after a silence, so that proxies keep the connection and dead clients are noticed."""
 _MOST_STREAMS: Final = 32
+CHECK_S: Final = 0.5
+"""How often it is asked whether the client is still the user that has opened the stream."""
 
 _open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = (
     weakref.WeakKeyDictionary()
@@ -37,9 +43,12 @@ def event_stream(
 
     `source` is the host, or the stop event of an app that another server serves; all streams of one source are counted
     together. A client beyond `most` (the host's `event_streams`, or 32) gets 429, and one that comes during a stop 503.
+    Under a host, the stream also ends within a second once the client's token is revoked, its session is over, or its
+    role is another one: nothing is sent after that.
     The answer to HEAD has no event, and does not count. `events` is closed at the end, even if it was never started.
     Call it on the loop.
     """
+    require_kind(source, "source", WebHost, asyncio.Event)
     stopping = source if isinstance(source, asyncio.Event) else source.stopping
     if most is None:
         most = _MOST_STREAMS if isinstance(source, asyncio.Event) else source.settings.event_streams
@@ -73,6 +82,7 @@ class _EventStream(StreamingResponse):
         self._events = events
         self._most = most
         self._comment_after_s = comment_after_s
+        self._is_same_user: Callable[[], bool] = lambda: True
         self.body_iterator = self._until_stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,6 +96,9 @@ class _EventStream(StreamingResponse):
                 await _refusal(429, f"{self._most} streams of events are open already")(scope, receive, send)
             else:
                 _open_streams[self._stopping] = count + 1
+                identify, principal = scope.get("identify"), scope.get("principal")
+                if identify is not None:
+                    self._is_same_user = lambda: identify() == principal
                 try:
                     await super().__call__(scope, receive, send)
                 finally:
@@ -99,22 +112,26 @@ class _EventStream(StreamingResponse):
         yield COMMENT  # the headers leave at once, so the client knows that it is connected
         stop = asyncio.ensure_future(self._stopping.wait())
         following: asyncio.Future[bytes] | None = None
+        clock_s = asyncio.get_running_loop().time
+        comment_s = clock_s() + self._comment_after_s
         try:
             while True:
                 following = following or asyncio.ensure_future(anext(self._events))
-                done, _ = await asyncio.wait(
-                    (stop, following), timeout=self._comment_after_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if stop in done:
+                pause_s = max(0.0, min(CHECK_S, comment_s - clock_s()))
+                done, _ = await asyncio.wait((stop, following), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                if stop in done or not self._is_same_user():
                     return
                 if not done:
-                    yield COMMENT
+                    if clock_s() >= comment_s:
+                        comment_s = clock_s() + self._comment_after_s
+                        yield COMMENT
                     continue
                 try:
                     event = following.result()
                 except StopAsyncIteration:
                     return
                 following = None
+                comment_s = clock_s() + self._comment_after_s
                 yield event
         finally:
             stop.cancel()

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, InvalidTypeError
 from dispatcher.service import Service
-from dispatcher.util.foreign import tell
+from dispatcher.util.foreign import tell, text_of
+from dispatcher.util.functions import require_kind
 from dispatcher.web.config import WebConfig
 from dispatcher.web.origins import as_address
 from dispatcher.web.plain_answers import ErrorBody, plain_error
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dispatcher.web.listeners import Listeners
     from dispatcher.web.server import ServerThread
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 LONGEST_STOP_S: Final = 0.9
 
@@ -33,15 +33,15 @@ LONGEST_STOP_S: Final = 0.9
 class WebHost(Service):
     """Serves an ASGI app while started: on a Unix socket that only the daemon's user reaches, and on TCP if configured.
 
-    Add it to a daemon before the dispatchers. It then starts before them and stops after them, so you can inspect a
-    daemon while it drains. Once the daemon begins to stop, requests other than GET and HEAD get 503.
+    Add the host to a daemon before the dispatchers: it then starts before them and stops after them, so you can inspect
+    a daemon while it drains. Once the daemon begins to stop, requests other than GET and HEAD get 503.
 
     Every request's scope has `principal`, and the host itself as `web_host`. There's no server in a forked child.
 
     `error_body`: makes the body of the host's error responses, on the loop's thread.
-    `takes_form`: says, on the loop's thread, which paths accept an HTML form as body. Only a page of this server can
-        send one, and the browser must say so. All other bodies must be JSON.
-    `style_sheet`: the CSS of `/login`, whose page has the elements and classes of the resource manager's pages.
+    `takes_form`: path -> whether it accepts an HTML form as body. Called on the loop's thread. Only a page of this
+        server can send a form, which the browser's headers must show. All other bodies must be JSON.
+    `open_paths`: paths, such as probes, that GET and HEAD reach without a token, and without a Host header.
 
     Raises:
         ConfigError: from `start`, if it can't, or must not, listen on its address, or if tokens or certificates are
@@ -57,16 +57,19 @@ class WebHost(Service):
         name: str = "web",
         error_body: ErrorBody = plain_error,
         takes_form: Callable[[str], bool] = lambda _: False,
-        style_sheet: str = "",
+        open_paths: Collection[str] = (),
     ) -> None:
         super().__init__(name)
-        self.settings = config or WebConfig()
-        self.stopping = asyncio.Event()
+        self.settings: WebConfig = config if config is not None else WebConfig()
+        require_kind(self.settings, "config", WebConfig)
+        if not callable(app):
+            raise InvalidTypeError(f"app must be an ASGI app, not {text_of(app)}")
+        self.stopping: asyncio.Event = asyncio.Event()
         """Set when the host stops. Use it only on its loop's thread."""
         self._app = app
         self._error_body = error_body
         self._takes_form = takes_form
-        self._style_sheet = style_sheet
+        self._open_paths = frozenset(open_paths)
         self._pid = os.getpid()
         self._sockets: Listeners | None = None  # written by start, and in a forked child
         self._server: ServerThread | None = None  # written by start, and in a forked child
@@ -95,8 +98,8 @@ class WebHost(Service):
     def service_start(self) -> None:
         try:
             from dispatcher.web.gate import Gate
-            from dispatcher.web.listeners import Listeners, tls_for
-            from dispatcher.web.login import Identities
+            from dispatcher.web.identities import Identities
+            from dispatcher.web.listeners import Listeners
             from dispatcher.web.server import ServerThread
         except ModuleNotFoundError as error:
             raise DispatcherError(
@@ -104,22 +107,19 @@ class WebHost(Service):
             ) from None
         settings = self.settings
         self._pid = os.getpid()
-        tls = tls_for(settings.tls) if settings.tls is not None else None
-        identities, extras = Identities(settings, time.monotonic), {"web_host": self}
         gate = Gate(
             self._app,
             settings,
-            identities,
+            Identities(settings),
             self.is_ending,
-            extras,
+            {"web_host": self},
             self._error_body,
             self._takes_form,
-            self.name,
-            self._style_sheet,
+            self._open_paths,
         )
         self._sockets = Listeners(settings, self.name)
         self._warn_of_plain_tokens()
-        self._server = ServerThread(self.name, gate, settings, self._sockets, tls, self.stopping, self.note_failure)
+        self._server = ServerThread(self.name, gate, settings, self._sockets, self.stopping, self._note_failure)
         self._server.start()
 
     def service_stop(self) -> None:

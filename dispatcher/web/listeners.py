@@ -13,7 +13,7 @@ import selectors
 import socket
 import ssl
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -29,33 +29,39 @@ _SPARE_CONNECTIONS: Final = 128
 
 
 class Listener(socket.socket):
-    """A listening socket that tracks the connections it has accepted, and makes room for those beyond `most`.
+    """A listening socket that limits the connections it has accepted.
 
-    The oldest whose TLS handshake is not over is ended then; without one, the new connection is.
+    Beyond the limit, it ends the oldest connection whose TLS handshake is not over. If there is none, it ends the new
+    connection. uvicorn cannot do this, because it learns of a connection only after the handshake.
+
+    `handed_over`: the descriptors of the connections that uvicorn knows; the server's protocol updates it.
+    `tls`: uvicorn's options for TLS; empty without TLS.
     """
 
-    __slots__ = ("_accepted", "_handed_over", "_most")
+    __slots__ = ("_accepted", "_most", "handed_over", "tls")
 
     @classmethod
-    def of(cls, listening: socket.socket, most: int, handed_over: Collection[int] | None) -> Self:
-        """Take over a listening socket, which is detached. `handed_over`: see `Listeners`; None without TLS."""
+    def of(cls, listening: socket.socket, most: int, tls: dict[str, Any]) -> Self:
+        """Take over a listening socket, which is detached."""
         listener = cls(listening.family, listening.type, listening.proto, fileno=listening.detach())
         listener._accepted = weakref.WeakKeyDictionary()
         listener._most = most
-        listener._handed_over = handed_over
+        listener.handed_over = set()
+        listener.tls = tls
         return listener
 
     _accepted: weakref.WeakKeyDictionary[socket.socket, bool]  # in the order of acceptance; False: it is being ended
     _most: int
-    _handed_over: Collection[int] | None
+    handed_over: set[int]
+    tls: dict[str, Any]
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
         is_full = len(self._accepted) >= self._most  # perhaps with closed ones that are still referred to
         kept = [each for each, is_kept in self._accepted.items() if is_kept and each.fileno() >= 0] if is_full else []
         if len(kept) >= self._most:
-            known = self._handed_over
-            oldest = next((each for each in kept if known is not None and each.fileno() not in known), None)
+            known = self.handed_over
+            oldest = next((each for each in kept if self.tls and each.fileno() not in known), None)
             if oldest is None:
                 connection.close()
                 raise ConnectionAbortedError("too many connections")  # the loop goes on to the next
@@ -72,7 +78,7 @@ class Listener(socket.socket):
 
 
 class DoorLoop(asyncio.SelectorEventLoop):
-    """A loop whose servers use TLS on TCP only, and give clients `handshake_s` for it."""
+    """A loop whose servers give clients `handshake_s` for a TLS handshake."""
 
     def __init__(self, handshake_s: float) -> None:
         self._own_selector = selectors.DefaultSelector()  # closed in a forked child
@@ -80,8 +86,6 @@ class DoorLoop(asyncio.SelectorEventLoop):
         super().__init__(self._own_selector)
 
     async def create_server(self, protocol_factory: Callable[[], Any], *args: Any, **options: Any) -> asyncio.Server:
-        if options["sock"].family == socket.AF_UNIX:
-            options["ssl"] = None
         if options.get("ssl") is not None:
             options.update(ssl_handshake_timeout=self._handshake_s, ssl_shutdown_timeout=1.0)
         return await super().create_server(protocol_factory, *args, **options)
@@ -94,15 +98,12 @@ class DoorLoop(asyncio.SelectorEventLoop):
 class Listeners:
     """The sockets of a door.
 
-    `handed_over` has the descriptors of connections that the server knows, as it says; others are in a TLS handshake.
-
     Raises:
         ConfigError: a socket cannot, or must not, listen on its address.
     """
 
     def __init__(self, settings: WebConfig, name: str) -> None:
         self.sockets: list[Listener] = []
-        self.handed_over: set[int] = set()  # the loop's thread only
         self.socket_path: Path | None = None
         self.address: tuple[str, int] | None = None
         self._identity: tuple[int, int] | None = None  # of the socket's file
@@ -111,9 +112,10 @@ class Listeners:
             if settings.unix_socket:
                 self._listen_at(settings.socket_path or doors.socket_path(name), most)
             if settings.port is not None:
+                tls = _tls_options(settings.tls) if settings.tls is not None else {}
                 found = _tcp_socket(settings, settings.host, settings.port)
                 self.address = found.getsockname()[:2]
-                self.sockets.append(Listener.of(found, most, self.handed_over if settings.tls is not None else None))
+                self.sockets.append(Listener.of(found, most, tls))
         except BaseException:
             self.close()
             raise
@@ -142,41 +144,46 @@ class Listeners:
 
     def _listen_at(self, path: Path, most: int) -> None:
         found = doors.listen_at(path, BACKLOG)
-        self.sockets.append(Listener.of(found, most, None))
+        self.sockets.append(Listener.of(found, most, {}))
         self.socket_path = path
         known = path.lstat()
         self._identity = (known.st_dev, known.st_ino)
 
 
-def tls_for(settings: TLSConfig) -> ssl.SSLContext:
-    """The TLS side of a server.
+def _tls_options(settings: TLSConfig) -> dict[str, Any]:
+    """uvicorn's options for TLS.
 
     Raises:
         ConfigError: a file cannot be read, or does not hold what it should.
     """
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    for key, path in (("cert", settings.cert), ("key", settings.key), ("client_ca", settings.client_ca)):
+    for name, path in (("cert", settings.cert), ("key", settings.key), ("client_ca", settings.client_ca)):
         if path is not None and not os.access(path, os.R_OK):
             reason = "cannot be read" if path.exists() else "does not exist"
-            raise ConfigError(f"web.tls.{key} {one_line(str(path))}: {reason}")
+            raise ConfigError(f"web.tls.{name} {one_line(str(path))}: {reason}")
+    options: dict[str, Any] = {
+        "ssl_certfile": settings.cert,
+        "ssl_keyfile": settings.key,
+        "ssl_keyfile_password": "-",  # without a password, OpenSSL would ask for one at the terminal
+        "ssl_ciphers": None,  # Python's own; uvicorn 0.40 would leave TLS 1.2 only CBC with SHA-1
+    }
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        tls.load_cert_chain(settings.cert, settings.key, password=lambda: b"")  # never ask at the terminal
+        tls.load_cert_chain(settings.cert, settings.key, "-")
     except (OSError, ValueError) as error:
         cert, key = one_line(str(settings.cert)), one_line(str(settings.key))
         raise ConfigError(
             f"web.tls.cert {cert}, web.tls.key {key}: not a certificate and its key in PEM, without a password: "
             f"{_reason(error)}"
         ) from error
-    if settings.client_ca is not None:
-        try:
-            tls.load_verify_locations(settings.client_ca)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"web.tls.client_ca {one_line(str(settings.client_ca))}: no certificates in PEM: {_reason(error)}"
-            ) from error
-        tls.verify_mode = ssl.CERT_REQUIRED
-    return tls
+    if settings.client_ca is None:
+        return options
+    try:
+        tls.load_verify_locations(settings.client_ca)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"web.tls.client_ca {one_line(str(settings.client_ca))}: no certificates in PEM: {_reason(error)}"
+        ) from error
+    return {**options, "ssl_ca_certs": settings.client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
 
 
 def _tcp_socket(settings: WebConfig, host: str, port: int) -> socket.socket:
@@ -198,6 +205,8 @@ def _tcp_socket(settings: WebConfig, host: str, port: int) -> socket.socket:
             listening.close()
             raise
         return listening
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: no host name has such characters or such a length
         reason = _reason(error) if isinstance(error, OSError) else f"not a host name ({error})"
         raise ConfigError(

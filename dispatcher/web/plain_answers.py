@@ -24,6 +24,7 @@ SECURITY_HEADERS: Final[Pairs] = [
         b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     ),
     (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
@@ -41,7 +42,7 @@ class Refusal(Exception):
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.headers = headers or {}
+        self.headers: Mapping[str, str] | dict[str, str] = headers or {}
 
     @property
     def pairs(self) -> Pairs:
@@ -54,18 +55,23 @@ def to_plain(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(by_alias=True, exclude_unset=True)
 
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_plain).encode
+json_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_plain).encode
 """`json.dumps` with options makes an encoder for each call, which takes longer than a short text."""
 
 
+def utf8(text: str) -> bytes:
+    """Lone surrogates become escapes."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def to_json(content: Any) -> bytes:
-    """As UTF-8. Lone surrogates in texts become escapes. It may be a model, or have models in it."""
+    """As UTF-8. It may be a model, or have models in it."""
     if isinstance(content, BaseModel):
         try:
             return content.model_dump_json(by_alias=True, exclude_unset=True).encode()
         except PydanticSerializationError:  # a lone surrogate: UTF-8 has none
             content = to_plain(content)
-    return _encode(content).encode("utf-8", "backslashreplace")
+    return utf8(json_text(content))
 
 
 def error_line(reason: str) -> bytes:

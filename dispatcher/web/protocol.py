@@ -1,7 +1,8 @@
-"""HTTP connections of a door: uvicorn's, with limits on their number, headers and time. Needs the extra `web`.
+"""HTTP connections of a door: uvicorn's, without those whose clients are slow. Needs the extra `web`.
 
-The Unix socket and TCP have places of their own (`Places`), so that clients of one cannot shut out those of the other.
-Once all are taken, a connection that waits for its client's request yields its place to a new one.
+uvicorn limits the requests in flight, the size of headers, and the time between two requests. It waits forever for the
+rest of a request, and for a client that doesn't read. Here such a connection ends at the deadline, or as soon as
+another connection needs its place.
 
 Threads: the loop's thread only.
 """
@@ -31,13 +32,6 @@ from dispatcher.web.plain_answers import raw_refusal
 
 _LINGER_S: Final = 0.5
 """A refused client has this long to read why."""
-_DRAINED_BODIES: Final = 16
-"""The rest of a refused body is read and thrown away, up to this many times `body_bytes`: closing the connection while
-its client still sends would lose the answer."""
-_NEW_S: Final = 0.05
-"""A new client has this long to send its request before its connection is the first to yield."""
-_RESTING_S: Final = 1.0
-"""A client that has had an answer has this long to send its next request before its connection may be the first."""
 _PEER: Final = "web_peer"
 _OVERRIDDEN: Final = (
     "connection_made",
@@ -47,8 +41,8 @@ _OVERRIDDEN: Final = (
     "send_400_response",
 )
 
-log = logging.getLogger(__name__)
-log.addFilter(lambda record: record.levelno >= logging.ERROR)  # a client must not fill the log by sending nonsense
+log: logging.Logger = logging.getLogger(__name__)
+log.addFilter(lambda record: record.exc_info is not None)  # a client must not fill the log by sending nonsense
 
 
 @dataclass(slots=True)
@@ -60,7 +54,6 @@ class Peer:
     address: str
     door_address: str
     user: str | None
-    is_lost: bool = False
 
     @classmethod
     def of(cls, scope: Any) -> Peer:
@@ -70,118 +63,53 @@ class Peer:
         return found
 
 
-class Places:
-    """The connections on one of a door's sockets, `most` of them."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._taken: set[DoorProtocol] = set()
-        # Those that wait for a request, with the time since when they do, longest first.
-        self._new: dict[DoorProtocol, float] = {}  # for their first
-        self._resting: dict[DoorProtocol, float] = {}  # for another one
-
-    def take(self, connection: DoorProtocol, now_s: float) -> bool:
-        """Take a place for a new connection, if necessary one that another yields; False: all are in use."""
-        if len(self._taken) >= self.most:
-            idle = self._longest_idle(now_s)
-            if idle is None:
-                return False
-            self.leave(idle)
-            idle.yield_place()
-        self._taken.add(connection)
-        self._new[connection] = now_s
-        return True
-
-    def begin(self, connection: DoorProtocol) -> None:
-        """Its request has come."""
-        self._new.pop(connection, None)
-        self._resting.pop(connection, None)
-
-    def rest(self, connection: DoorProtocol, now_s: float) -> None:
-        """Its answer is over."""
-        if connection in self._taken:
-            self._resting[connection] = now_s
-
-    def leave(self, connection: DoorProtocol) -> None:
-        self._taken.discard(connection)
-        self.begin(connection)
-
-    def _longest_idle(self, now_s: float) -> DoorProtocol | None:
-        """The connection that yields: one that has been idle for long, else a new one before one that was in use."""
-        for idle, least_s in ((self._new, _NEW_S), (self._resting, _RESTING_S), (self._new, 0), (self._resting, 0)):
-            for connection, since_s in idle.items():
-                if now_s - since_s < least_s:
-                    break
-                if not connection.has_unread():
-                    return connection
-        return None
-
-
 class DoorProtocol(H11Protocol):
-    """One connection. A subclass for each door has its `settings` and what all its connections share.
+    """One connection. A subclass for each listening socket has its `settings` and what its connections share.
 
-    `all_open`: those that are open. `handed_over`: the descriptors of their sockets. `places`: by whether the socket is
-    the Unix one.
+    `handed_over`: the descriptors of those that are open. `waiting`: those that wait for their clients, longest first.
     """
 
     settings: WebConfig
-    all_open: set[DoorProtocol]
     handed_over: set[int]
-    places: dict[bool, Places]
+    waiting: dict[DoorProtocol, None]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.logger = log
+        self.logger: logging.Logger = log
+        self._has_begun = True  # whether a request is arriving, or, on a new connection, is due
         self._is_refused = False
-        self._begun_s: float | None = None  # when the request that is arriving began; None: none is
-        self._unsent_s: float | None = None  # since when bytes of an answer that is over wait for the client
-        self._closing_s: float | None = None
-        self._drained = 0  # bytes of a body whose request was answered already
+        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.all_open.add(self)
-        self._begun_s = self.loop.time()
-        connection = transport.get_extra_info("socket")
-        self._fileno = connection.fileno()
+        self.app_state: dict[str, Any | Peer] = {**self.app_state, _PEER: _peer_of(transport)}
+        self._fileno = transport.get_extra_info("socket").fileno()
         self.handed_over.add(self._fileno)
-        self._places = self.places[connection.family == socket.AF_UNIX]
-        if not self._places.take(self, self._begun_s):
-            self.connections.discard(self)
-            self.refuse(503, self._no_place)
-            return
-        self.app_state = {**self.app_state, _PEER: _peer_of(transport)}
+        self._make_room()
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._places.leave(self)
+        self._end_wait()
         self.handed_over.discard(self._fileno)
-        peer = self.app_state.get(_PEER)
-        if peer is not None:
-            peer.is_lost = True
-        self.all_open.discard(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self._is_refused or self.transport.is_closing():
             return
-        if self._begun_s is None and not self.is_answering:
-            self._begun_s = self.loop.time()
-        if self._is_draining:
-            self._drained += len(data)
-            if self._drained > _DRAINED_BODIES * self.settings.body_bytes:
-                self.transport.abort()
-                return
+        if not self._has_begun and not self.is_answering:
+            self._has_begun = True
+            self._wait()
+        self._make_room()  # for connections that found no other idle when they were made
         super().data_received(data)
         if self.is_answering:
-            self._begun_s, self._drained = None, 0
-            self._places.begin(self)
+            self._end_wait()
 
     def on_response_complete(self) -> None:
-        self._begun_s = None
-        self._places.rest(self, self.loop.time())
+        self._has_begun = False
+        self._wait()
         super().on_response_complete()
         if self.is_answering:  # the next request was here already
-            self._places.begin(self)
+            self._end_wait()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn while it handles the error of a request that cannot be read."""
@@ -196,70 +124,64 @@ class DoorProtocol(H11Protocol):
         """Whether a request was read whose answer is not over."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    @property
-    def _is_draining(self) -> bool:
-        return not self.is_answering and self.conn.their_state is h11.SEND_BODY
+    def _make_room(self) -> None:
+        """End idle connections while there are too many. If too many are left, uvicorn answers the next request 503."""
+        while len(self.connections) > self.settings.connections:
+            idle = self._longest_idle()
+            if idle is None:
+                return
+            idle.yield_place()
 
-    @property
-    def _no_place(self) -> str:
-        return f"{self._places.most} connections are open already"
+    def _longest_idle(self) -> DoorProtocol | None:
+        """The other connection that yields: one whose request has not arrived, else one that rests after an answer.
 
-    def has_unread(self) -> bool:
-        """Whether something has come from the client that the loop has not read yet."""
-        poll = select.poll()
-        poll.register(self._fileno, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def yield_place(self) -> None:
-        """End the connection, which waits for its client, in favor of another."""
-        self._is_refused = True
-        self._forget_keep_alive()
-        # Between two requests nothing is sent: the client would take it for the answer to its next one.
-        if self._begun_s is not None and not self.transport.is_closing():
-            self.transport.write(raw_refusal(503, self._no_place))
-        self.transport.close()
+        A connection with bytes that the loop has not read yet does not yield.
+        """
+        for has_begun in (True, False):
+            for idle in self.waiting:
+                if idle is not self and idle._has_begun is has_begun:
+                    unread = select.poll()
+                    unread.register(idle._fileno, select.POLLIN)
+                    if not unread.poll(0):
+                        return idle
+        return None
 
     def refuse(self, status: int, reason: str) -> None:
         """Answer without a request, and end the connection as soon as the client has read it, or `_LINGER_S` later."""
-        self._is_refused = True
-        self._forget_keep_alive()
-        if self.is_answering:
-            if self.cycle.response_started:  # another answer must not begin in the middle of it
-                self.transport.abort()
-                return
-            self.cycle.disconnected = True  # the app's answer goes nowhere
-            self.cycle.message_event.set()
+        if self.is_answering:  # another answer must not begin in the middle of it
+            self.transport.abort()
+            return
         if not self.transport.is_closing():
+            self._is_refused = True
             self.transport.write(raw_refusal(status, reason))
-            if self.transport.can_write_eof():
+            if self.transport.can_write_eof():  # closing while the client still sends would lose the answer
                 with suppress(OSError):  # the client has gone
                     self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
-    def _forget_keep_alive(self) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
+    def yield_place(self) -> None:
+        """End the connection at once. uvicorn learns of it a turn later, and must not count it until then."""
+        self._end_wait()
+        self.connections.discard(self)
+        self.transport.abort()
 
-    def end_if_late(self, now_s: float) -> None:
-        """End the connection if its client keeps it waiting. Called about once a second."""
-        deadline_s = self.settings.request_deadline_s
-        if self.transport.is_closing():
-            self._closing_s = self._closing_s or now_s
-            if now_s - self._closing_s > 1.0:
-                self.transport.abort()
-        elif self._is_refused or self.is_answering:
-            return
-        elif self._begun_s is not None and now_s - self._begun_s > deadline_s:
-            if self._is_draining:
-                self.transport.abort()
-                return
-            self.refuse(408, f"the request did not arrive within {deadline_s:g} s")
-        elif not self.transport.get_write_buffer_size():
-            self._unsent_s = None
-        else:
-            self._unsent_s = self._unsent_s or now_s
-            if now_s - self._unsent_s > deadline_s:
-                self.transport.abort()
+    def _wait(self) -> None:
+        """Wait for the client: for its request, and until it has read the answer."""
+        self._end_wait()
+        self.waiting[self] = None
+        self._deadline = self.loop.call_later(self.settings.request_deadline_s, self._end_late)
+
+    def _end_wait(self) -> None:
+        self.waiting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _end_late(self) -> None:
+        is_draining = self.conn.their_state is h11.SEND_BODY  # the rest of a body whose request was answered
+        if self._is_refused or self.transport.is_closing() or self.transport.get_write_buffer_size() or is_draining:
+            self.transport.abort()
+        elif self._has_begun or self.conn.trailing_data[0]:
+            self.refuse(408, f"the request did not arrive within {self.settings.request_deadline_s:g} s")
 
 
 def check_uvicorn() -> None:

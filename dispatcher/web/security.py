@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.util.foreign import tell
+from dispatcher.util.functions import require_methods
 from dispatcher.util.terminal import one_line
 from dispatcher.web.config import ROLES, RoleName
 from dispatcher.web.plain_answers import error_line
@@ -87,10 +88,12 @@ def describe_write(
     user: str | None = None,
     by: str | None = None,
 ) -> None:
-    """Name what a request does, on what, for whom, and why it was refused, for its audit line.
+    """Name a request's operation, target and user, and the reason for its rejection, for its audit line.
 
-    Without it: method and path, and the user that the host has identified. `by`: who acts for `user`, if not itself.
+    Without this call, the line has the method, the path, and the user that the host has identified. `by`: the
+    administrator who acts for `user`.
     """
+    require_methods(scope, "scope", "the scope of a request", "get")
     note = scope.get("audit")
     if isinstance(note, WriteNote):
         note.operation = operation if operation is not None else note.operation
@@ -98,6 +101,28 @@ def describe_write(
         note.reason = reason if reason is not None else note.reason
         note.user = user if user is not None else note.user
         note.by = by if by is not None else note.by
+
+
+def user_of(request: Request) -> str:
+    """The name of the user whom the host has identified; empty: there is none."""
+    principal = request.scope.get("principal")
+    return principal.name if isinstance(principal, Principal) else ""
+
+
+def audited(endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a change, with its audit line also where no `WebHost` writes it."""
+
+    @wraps(endpoint)
+    async def change(request: Request) -> Response:
+        is_ours = "audit" not in request.scope
+        note = request.scope.setdefault("audit", WriteNote(request.method, request.url.path))
+        response = await endpoint(request)
+        if is_ours:
+            address = request.client.host if request.client else "-"
+            audit(user_of(request) or "-", address, note, response.status_code)
+        return response
+
+    return change
 
 
 def audit(user: str, address: str, note: WriteNote, status: int | None) -> None:

@@ -1,7 +1,9 @@
-"""The uvicorn server of a host, on a loop of its own, and the thread that runs both. Needs the extra `web`.
+"""The uvicorn servers of a host, one for each of its sockets, on a loop of their own, and the thread that runs them.
 
-Threads: made and started by the thread that starts the host. `begin_stop` and `join` are for any thread; all the rest
-runs on the loop's thread.
+Each server has its own limit of connections, so TCP clients cannot shut out the administrator at the Unix socket.
+
+Needs the extra `web`. Threads: made and started by the thread that starts the host. `begin_stop` and `join` are for any
+thread; all the rest runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,10 +22,10 @@ from dispatcher.util.foreign import tell
 from dispatcher.util.threads import NO_THREAD
 from dispatcher.web.config import WebConfig
 from dispatcher.web.gate import Gate
-from dispatcher.web.listeners import BACKLOG, DoorLoop, Listeners
-from dispatcher.web.protocol import DoorProtocol, Places, check_uvicorn
+from dispatcher.web.listeners import BACKLOG, DoorLoop, Listener, Listeners
+from dispatcher.web.protocol import DoorProtocol, check_uvicorn
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _LONGEST_START_S: Final = 10.0
 _POLITE_S: Final = 0.4
@@ -32,27 +33,56 @@ _POLITE_S: Final = 0.4
 _CLOSING_S: Final = 0.35
 """After that, the app's own shutdown has this long."""
 _LAST_S: Final = 0.1
-_LOOK_S: Final = 1.0
-"""Interval at which connections with slow clients are looked for."""
 
 
 class _Server(uvicorn.Server):
-    """Sets `is_listening` once it listens."""
+    """Serves one socket. ServerThread starts and stops the app, and sets `app_state`."""
 
-    def __init__(self, config: uvicorn.Config, is_listening: threading.Event) -> None:
+    def __init__(self, gate: Gate, settings: WebConfig, listener: Listener) -> None:
+        self.listener = listener
+        self.app_state: dict[str, Any] = {}
+        shared = {"settings": settings, "handed_over": listener.handed_over, "waiting": {}}
+        config = uvicorn.Config(
+            gate,
+            interface="asgi3",
+            lifespan="off",
+            http=type("Protocol", (DoorProtocol,), shared),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=BACKLOG,
+            limit_concurrency=settings.connections + 1,  # uvicorn answers 503 once it has this many
+            h11_max_incomplete_event_size=settings.header_bytes,
+            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # seconds of `call_later`
+            timeout_graceful_shutdown=None,  # `abort` ends the wait, without an error in the log
+            **listener.tls,
+        )
+        config.load()
         super().__init__(config)
-        self._is_listening = is_listening
+        self.is_listening = asyncio.Event()
 
     async def startup(self, sockets: Any = None) -> None:
+        self.lifespan.state = self.app_state
         await super().startup(sockets)
-        if self.started:  # older versions return when the app has failed
-            self._is_listening.set()
+        self.is_listening.set()
+
+    def abort(self) -> None:
+        """End the connections and their requests."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
 
 class ServerThread:
     """Serves a gate on listening sockets, from `start` until `begin_stop`.
 
-    If the server ends for another reason, it calls `on_failure` with that, on the loop's thread.
+    If a server fails, it calls `on_failure` with the error, on the loop's thread.
+
+    Raises:
+        DispatcherError: this version of uvicorn does not call what a door's limits rely on.
     """
 
     def __init__(
@@ -61,45 +91,20 @@ class ServerThread:
         gate: Gate,
         settings: WebConfig,
         listeners: Listeners,
-        tls: ssl.SSLContext | None,
         stopping: asyncio.Event,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         check_uvicorn()
         self._name = name
         self._gate = gate
-        self._settings = settings
         self._listeners = listeners
         self._stopping = stopping
         self._on_failure = on_failure
         self._is_listening = threading.Event()
+        self._is_up = False  # written by the loop's thread, before _is_listening is set
         self._failure: BaseException | None = None  # written by the loop's thread, before it ends
-        self._open: set[DoorProtocol] = set()  # the loop's thread only
-        shared = {
-            "settings": settings,
-            "all_open": self._open,
-            "handed_over": listeners.handed_over,
-            "places": {is_local: Places(settings.connections) for is_local in (True, False)},
-        }
-        protocol = type("Protocol", (DoorProtocol,), shared)
-        config = uvicorn.Config(
-            gate,
-            interface="asgi3",
-            http=protocol,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            backlog=BACKLOG,
-            h11_max_incomplete_event_size=settings.header_bytes,
-            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # seconds of `call_later`
-            timeout_graceful_shutdown=None,  # `_abort_all` ends the wait
-        )
-        config.load()
-        config.ssl = tls
+        self._servers = [_Server(gate, settings, each) for each in listeners.sockets]  # the loop's thread only
         self._serving: asyncio.Task[None] | None = None  # the loop's thread only
-        self._server = _Server(config, self._is_listening)
         self._loop = DoorLoop(settings.request_deadline_s)
         self._thread = threading.Thread(target=self._run, name=f"{name}-web", daemon=True)
 
@@ -118,7 +123,7 @@ class ServerThread:
             raise
         if not self._is_listening.wait(_LONGEST_START_S):
             raise DispatcherError(f"{self._name}: the app did not start within {_LONGEST_START_S:g} s")
-        if not self._server.started:
+        if not self._is_up:
             raise DispatcherError(
                 f"{self._name}: the app failed to start; the log has its traceback"
             ) from self._failure
@@ -146,12 +151,11 @@ class ServerThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.call_soon(self._look)
-            self._serving = self._loop.create_task(self._server.serve(list(self._listeners.sockets)))
+            self._serving = self._loop.create_task(self._serve())
             self._loop.run_until_complete(self._serving)
         except BaseException as error:
             self._failure = error
-            if self._is_listening.is_set() and not self._stopping.is_set():
+            if self._is_up and not self._stopping.is_set():
                 tell(log, logging.ERROR, "%s: the door's server has failed", self._name, error=error)
                 self._on_failure(error)
         finally:
@@ -161,22 +165,33 @@ class ServerThread:
             self._listeners.close()
             self._loop.close()
 
-    def _look(self) -> None:
-        """End the connections of clients that take too long. Calls itself again."""
-        now_s = self._loop.time()
-        for each in list(self._open):
-            each.end_if_late(now_s)
-        self._loop.call_later(min(_LOOK_S, self._settings.request_deadline_s / 2), self._look)
+    async def _serve(self) -> None:
+        config = uvicorn.Config(self._gate, interface="asgi3", log_config=None)
+        config.load()
+        lifespan = config.lifespan_class(config)
+        await lifespan.startup()
+        if lifespan.should_exit:
+            return
+        for each in self._servers:
+            each.app_state = lifespan.state
+        serving = asyncio.gather(*(each.serve([each.listener]) for each in self._servers))
+        listening = asyncio.gather(*(each.is_listening.wait() for each in self._servers))
+        await asyncio.wait((serving, listening), return_when=asyncio.FIRST_COMPLETED)
+        self._is_up = listening.done()
+        self._is_listening.set()
+        await serving
+        await self._stopping.wait()  # a host may have no socket at all
+        await lifespan.shutdown()
 
     def _stop(self) -> None:
         self._stopping.set()
-        self._server.should_exit = True
-        self._loop.call_later(_POLITE_S, self._abort_all)
+        for each in self._servers:
+            each.should_exit = True
+        self._loop.call_later(_POLITE_S, self._abort)
 
-    def _abort_all(self) -> None:
-        for each in list(self._open):
-            each.transport.abort()
-        self._gate.end_requests()
+    def _abort(self) -> None:
+        for each in self._servers:
+            each.abort()
         if self._serving is not None:  # the app's start-up or its shutdown may not end
             self._loop.call_later(_CLOSING_S, self._serving.cancel)
 
@@ -187,6 +202,6 @@ class ServerThread:
         if rest:
             await asyncio.wait(rest, timeout=_LAST_S)
         for _ in range(10):  # a transport closes its socket in one of the loop's next turns
-            for connection in list(self._open):
-                connection.transport.abort()
+            for server in self._servers:
+                server.abort()
             await asyncio.sleep(0)

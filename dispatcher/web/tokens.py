@@ -21,7 +21,7 @@ from dispatcher.util.terminal import one_line
 from dispatcher.web.config import ROLES, RoleName
 from dispatcher.web.security import Principal
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@+-]{1,100}")

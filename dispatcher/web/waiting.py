@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from dispatcher.util.functions import require_kind
 from dispatcher.util.threads import NO_THREAD
 from dispatcher.web.plain_answers import SOON, Refusal, to_json
 
@@ -32,6 +33,7 @@ async def within(future: Future[T], seconds: float) -> T:
     Raises:
         TimeoutError: it is not done after `seconds`. Otherwise what the future raises.
     """
+    require_kind(future, "future", Future)
     return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
 
 
@@ -73,11 +75,11 @@ class Workers:
         self._most = most
         self._busy = 0  # the loop's thread
 
-    async def run(self, function: Callable[[], T], within_s: float = OFF_LOOP_S) -> T:
+    async def run(self, function: Callable[[], T], within_s: float = OFF_LOOP_S, *, late: str = "ask for less") -> T:
         """The function's result.
 
-        Its thread is a daemon: one that hangs delays no exit. Raises Refusal (503) after `within_s`, or without a
-        thread, and (429) if `most` are at work already.
+        Its thread is a daemon: one that hangs delays no exit. Raises Refusal (503) after `within_s`, which then says
+        `late`, or without a thread, and (429) if `most` are at work already.
         """
         if self._busy >= self._most:
             raise Refusal(429, f"{self._most} such requests are in flight", SOON)
@@ -114,7 +116,7 @@ class Workers:
         try:
             return await asyncio.wait_for(future, within_s)
         except TimeoutError:
-            raise Refusal(503, f"this took longer than {within_s:g} s; ask for less", SOON) from None
+            raise Refusal(503, f"this took longer than {within_s:g} s; {late}", SOON) from None
 
 
 def without_thread(error: BaseException) -> Refusal:
@@ -122,17 +124,17 @@ def without_thread(error: BaseException) -> Refusal:
     return Refusal(503, f"no thread could be started: {error}", SOON)
 
 
-class Kept:
-    """Keeps each answer for `for_s`; clients that ask meanwhile share it. One loop's thread."""
+class KeptResults(Generic[T]):
+    """Keeps each result for `for_s`; clients that ask meanwhile share it. One loop's thread."""
 
     def __init__(self, for_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._for_s = for_s
         self._clock_s = clock_s
-        self._made: dict[Any, tuple[float, bytes]] = {}
-        self._making: dict[Any, asyncio.Future[bytes]] = {}
+        self._made: dict[Any, tuple[float, T]] = {}
+        self._making: dict[Any, asyncio.Future[T]] = {}
 
-    def get(self, key: Any) -> bytes | None:
-        """The answer, if it was made less than `for_s` ago."""
+    def get(self, key: Any) -> T | None:
+        """The result, if it was made less than `for_s` ago."""
         now_s = self._clock_s()
         for old in [each for each, (at_s, _) in self._made.items() if now_s - at_s >= self._for_s]:
             del self._made[old]
@@ -142,21 +144,31 @@ class Kept:
     def is_making(self) -> bool:
         return bool(self._making)
 
-    async def make(self, key: Any, function: Callable[[], Awaitable[Any]]) -> bytes:
-        """The kept answer, or the one that is being made, or a new one."""
+    async def make(self, key: Any, function: Callable[[], Awaitable[T]]) -> T:
+        """The kept result, or the one that is being made, or a new one."""
         kept = self.get(key)
         if kept is not None:
             return kept
         task = self._making.get(key)
         if task is None:
             task = self._making[key] = asyncio.ensure_future(self._make(key, function))
-        # A client that leaves must not take the answer from the others.
+        # A client that leaves must not take the result from the others.
         return await asyncio.shield(task)
 
-    async def _make(self, key: Any, function: Callable[[], Awaitable[Any]]) -> bytes:
+    async def _make(self, key: Any, function: Callable[[], Awaitable[T]]) -> T:
         try:
-            body = to_json(await function())
-            self._made[key] = self._clock_s(), body
-            return body
+            found = await function()
+            self._made[key] = self._clock_s(), found
+            return found
         finally:
             del self._making[key]
+
+
+class Kept(KeptResults[bytes]):
+    """The same for answers, which it keeps as JSON."""
+
+    async def make(self, key: Any, function: Callable[[], Awaitable[Any]]) -> bytes:
+        async def encoded() -> bytes:
+            return to_json(await function())
+
+        return await super().make(key, encoded)

@@ -1,4 +1,4 @@
-"""`dispatcher doctor`: what this machine lacks, and which command that stops."""
+"""`dispatcher doctor`: what is missing on this machine, and the commands that need it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import typer
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
 
 from dispatcher.cli.console import echo
 from dispatcher.errors import ConfigError
@@ -27,6 +30,7 @@ LITTLE_MEMORY: Final = 2 << 30
 """Bytes. Spark's driver alone has a heap of 1 GiB."""
 NEEDS: Final = {
     "web": "run with `web`, ps, status, stack and top of daemons with an OpsDoor",
+    "cron": "post_every(cron=...)",
     "spark": "replay, report, sweep, yarn-log, pipeline.spark",
     "connect": "Spark Connect (--master sc://...)",
     "postgres": "lookups and caches in PostgreSQL",
@@ -41,14 +45,14 @@ COMMANDS: Final = {
     "run": ("python", "web", "ports", "descriptors", "clock"),
     **dict.fromkeys(("replay", "report", "sweep", "yarn-log"), ("python", "spark", "java", "memory")),
     **dict.fromkeys(("ps", "status", "stack", "top", "journal", "graph", "config", "token"), ("python",)),
+    **dict.fromkeys(("changes", "nodes", "queues"), ("python",)),
 }
 """The checks that concern a command."""
-_REQUIREMENT: Final = re.compile(r"([\w.-]+)(?:\[[\w,.-]*\])?\s*([^;]*)(?:;\s*(.*))?")
 _TIME_ERROR: Final = 5
 """adjtimex's answer on a clock that nothing synchronizes."""
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One line of the answer."""
 
     subject: str
@@ -65,15 +69,16 @@ def doctor(
         list[int] | None, typer.Option(min=1, max=65535, help="a port that has to be free; may be given several times")
     ] = None,
 ) -> None:
-    """Check what this machine lacks: packages of the extras, Java, ports, descriptors, memory, the clock.
+    """List what is missing on this machine: packages of the extras, Java, ports, descriptors, memory, the clock.
 
-    Prints a line for each, with the commands that need it. With COMMAND, exit code 1 says that it lacks something.
+    Prints a line for each, with the commands that need it. With COMMAND, exit code 1 means that it needs something
+    missing.
     """
     if command is not None and command not in COMMANDS:
         raise ConfigError(f"COMMAND {command!r}: expected one of {', '.join(sorted(COMMANDS))}")
-    checks: dict[str, Callable[[], Finding]] = {
+    checks: dict[str, Callable[[], DoctorFinding]] = {
         "python": _python,
-        **{extra: lambda extra=extra: _extra(extra) for extra in ("web", "spark", "connect", "postgres")},  # type: ignore[misc]
+        **{extra: lambda extra=extra: _extra(extra) for extra in ("web", "cron", "spark", "connect", "postgres")},  # type: ignore[misc]
         "java": _java,
         "ports": lambda: _ports(port or PORTS),
         "descriptors": _descriptors,
@@ -89,19 +94,19 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _python() -> Finding:
+def _python() -> DoctorFinding:
     lacks = ", ".join(_unmet("cli"))
     build = " free-threaded" if own_python().endswith("t") else ""
-    return Finding(
+    return DoctorFinding(
         "python",
         f"{lacks}: {_remedy('cli', '--upgrade ')}" if lacks else "",
         f"{'.'.join(map(str, sys.version_info[:3]))}{build}, extra cli",
     )
 
 
-def _extra(extra: str) -> Finding:
+def _extra(extra: str) -> DoctorFinding:
     lacks = ", ".join(_unmet(extra))
-    return Finding(extra, f"{lacks}: {_remedy(extra)}" if lacks else "", "the extra's packages")
+    return DoctorFinding(extra, f"{lacks}: {_remedy(extra)}" if lacks else "", "the extra's packages")
 
 
 def _remedy(extra: str, option: str = "") -> str:
@@ -118,52 +123,52 @@ def _remedy(extra: str, option: str = "") -> str:
 
 
 def _unmet(extra: str) -> Iterator[str]:
-    """The requirements of an extra that no installed package meets."""
-    for text in requires("central-dispatcher") or ():
-        found = _REQUIREMENT.fullmatch(text)
-        if found is None or not re.search(rf"extra == ['\"]{extra}['\"]", found[3] or ""):
+    """The requirements of an extra that no installed package meets, with those of the extras that it asks for."""
+    seen: set[tuple[str, str]] = set()
+    asked = [("central-dispatcher", extra)]
+    while asked:
+        asking = asked.pop()
+        if asking in seen:
             continue
-        before = re.search(r"python_version < ['\"]([\d.]+)['\"]", found[3])
-        if before is not None and sys.version_info[:2] >= _numbers(before[1]):
-            continue
-        name, specifiers = found[1], found[2].strip()
-        try:
-            has = version(name)
-        except PackageNotFoundError:
-            yield name
-            continue
-        if not all(_meets(_numbers(has), each.strip()) for each in specifiers.split(",") if each.strip()):
-            yield f"{name}{specifiers} (here: {has})"
+        seen.add(asking)
+        for needed in _added_by(*asking):
+            try:
+                has = version(needed.name)
+            except PackageNotFoundError:
+                yield needed.name
+                continue
+            if not _meets(has, needed.specifier):
+                yield f"{needed.name}{needed.specifier} (here: {has})"
+            asked += [(needed.name, name) for name in sorted(needed.extras)]
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """The release of a version, without zeros at its end."""
-    numbers = [int(each) for each in re.match(r"[\d.]*", text)[0].strip(".").split(".") if each]  # type: ignore[index]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+def _added_by(distribution: str, extra: str) -> Iterator[Requirement]:
+    """What an installed distribution requires for an extra, in this Python, and not without it."""
+    for needed in map(Requirement, requires(distribution) or ()):
+        marker = needed.marker
+        if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            yield needed
 
 
-def _meets(has: tuple[int, ...], specifier: str) -> bool:
-    """For the comparisons that pyproject.toml uses; any other one is taken to hold."""
-    found = re.fullmatch(r"(>=|<|==)\s*([\d.]+)", specifier)
-    if found is None:
-        return True
-    wanted = _numbers(found[2])
-    return {">=": has >= wanted, "<": has < wanted, "==": has == wanted}[found[1]]
-
-
-def _java() -> Finding:
+def _meets(has: str, wanted: SpecifierSet) -> bool:
+    """A version that no specifier can be compared with is taken for one that its owner has chosen."""
     try:
-        return Finding("java", "", f"Java {require_java()}")
+        return wanted.contains(has, prereleases=True)
+    except InvalidVersion:
+        return True
+
+
+def _java() -> DoctorFinding:
+    try:
+        return DoctorFinding("java", "", f"Java {require_java()}")
     except SparkUnavailableError as error:
-        return Finding("java", str(error).removeprefix("Spark cannot run: "))
+        return DoctorFinding("java", str(error).removeprefix("Spark cannot run: "))
 
 
-def _ports(ports: list[int] | tuple[int, ...]) -> Finding:
+def _ports(ports: list[int] | tuple[int, ...]) -> DoctorFinding:
     taken = [port for port in ports if not _is_free(port)]
     shown = ", ".join(map(str, taken))
-    return Finding(
+    return DoctorFinding(
         "ports",
         f"{shown} is in use on 127.0.0.1: end its owner (ss -ltnp), or choose another one" if taken else "",
         f"{', '.join(map(str, ports))} can be listened on",
@@ -181,10 +186,10 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _descriptors() -> Finding:
+def _descriptors() -> DoctorFinding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = 0 <= soft < FEW_DESCRIPTORS
-    return Finding(
+    return DoctorFinding(
         "descriptors",
         f"{soft:,} at most for a process, and {FEW_DESCRIPTORS:,} are advisable: ulimit -n {FEW_DESCRIPTORS}"
         if few
@@ -197,7 +202,7 @@ def _limit(number: int) -> str:
     return "unlimited" if number == resource.RLIM_INFINITY else f"{number:,}"
 
 
-def _memory() -> Finding:
+def _memory() -> DoctorFinding:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     bytes_ = min([physical, *_limits("memory.max"), *_limits("memory/memory.limit_in_bytes")])
     whose = "of the cgroup" if bytes_ < physical else "of the machine"
@@ -205,7 +210,7 @@ def _memory() -> Finding:
     quota = min(_limits("cpu.max"), default=float(processors))
     has = f"{bytes_ / (1 << 30):.1f} GiB {whose}, {min(quota, processors):g} processors"
     is_little = bytes_ < LITTLE_MEMORY
-    return Finding("memory", f"{has}; Spark needs {LITTLE_MEMORY >> 30} GiB" if is_little else "", has)
+    return DoctorFinding("memory", f"{has}; Spark needs {LITTLE_MEMORY >> 30} GiB" if is_little else "", has)
 
 
 def _limits(name: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[float]:
@@ -227,12 +232,12 @@ def _limits(name: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/p
     return found
 
 
-def _clock() -> Finding:
+def _clock() -> DoctorFinding:
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))
     except (AttributeError, OSError):
-        return Finding("clock", "", "not known to be synchronized or not")
+        return DoctorFinding("clock", "", "not known to be synchronized or not")
     unsynchronized = "nothing synchronizes it: start chrony or systemd-timesyncd on this machine"
-    return Finding(
+    return DoctorFinding(
         "clock", unsynchronized if state == _TIME_ERROR else "", "synchronized" if state >= 0 else "not known"
     )

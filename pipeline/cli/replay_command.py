@@ -24,7 +24,7 @@ from dispatcher.util.garbage import tune_garbage_collection
 from pipeline.cli.report_command import print_refusals, report
 from pipeline.cli.sessions import Master
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
-from statemachines.simulation.queues import in_words
+from statemachines.simulation.queues import check_queues_count, in_words
 from statemachines.simulation.replay import ReplayProgress
 from statemachines.simulation.workload import Workload, read_workload
 
@@ -56,6 +56,7 @@ def replay(
     """
     console = standard_output()
     settings, recorded = read_input(workload, config, console, skip_bad_rows=skip_bad_rows)
+    check_queues_count(settings)
     folder = output or new_folder(recorded.name)
     journal = folder / "journal"
     with StopSignals(ends_process=True) as signals:

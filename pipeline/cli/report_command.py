@@ -105,9 +105,9 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
             if progress == shown and written is not None:
                 continue
             written, shown = follower.write(str(journal), config=read_run_config(journal)), progress
-            missing = f", {progress.missing:,} events missing" if progress.missing else ""
+            missing = f", {counted(progress.missing, 'event')} missing" if progress.missing else ""
             damage = f", {counted(len(written.damage), 'part')} damaged" if written.damage else ""
-            rows = f"{progress.events:,} events{missing}, {progress.transitions:,} transitions"
+            rows = f"{counted(progress.events, 'event')}{missing}, {counted(progress.transitions, 'transition')}"
             say(console, f"{rows}{damage}: report written")
     assert written is not None, "the loop writes a report before it ends"
     return written, signals.exit_code
@@ -179,7 +179,7 @@ def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
     """Print why applications were refused, with the number of each reason, most frequent first."""
     ordered = sorted(refusals.items(), key=lambda item: -item[1])
     for reason, count in ordered[:_REASONS_PRINTED]:
-        say(console, f"{counted(count, 'application')} refused: {reason}", style="red")
+        say(console, f"{counted(count, 'application')} rejected: {reason}", style="red")
     if len(ordered) > _REASONS_PRINTED:
         say(console, f"and more for {len(ordered) - _REASONS_PRINTED:,} other reasons", style="red")
 
@@ -198,7 +198,7 @@ def print_report(report: Report, console: Console) -> None:
     summary.add_row("Applications", f"{report.applications:,}")
     for state, number in report.applications_by_final_state.items():
         summary.add_row(cell(f"  {state}"), f"{number:,}")
-    summary.add_row("Containers", f"{report.containers:,}", f"on {report.nodes:,} nodes")
+    summary.add_row("Containers", f"{report.containers:,}", f"on {counted(report.nodes, 'node')}")
     least = "at least " if lacks_rows(report.damage) else ""
     summary.add_row("Events", f"{least}{report.events:,}", f"in {duration(report.span_s)} of the run's clock")
     for name, problems, of in (

@@ -27,6 +27,7 @@ LACKING: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "3.15t": ("grpcio", "zstandard"),
     },
     "postgres": dict.fromkeys(("3.13t", "3.14t", "3.15t"), ("psycopg-binary",)),
+    "cron": {},
     "web": {},
 }
 """By extra and Python, such as 3.14 or 3.14t (free-threaded): packages that have no wheel for it."""

@@ -17,7 +17,7 @@ from pipeline.cli.report_command import print_report
 from pipeline.cli.sessions import Master, open_spark
 from pipeline.yarnlog.clock import LogClock
 from pipeline.yarnlog.files import log_files
-from pipeline.yarnlog.headers import Layout
+from pipeline.yarnlog.headers import HeaderLayout
 from pipeline.yarnlog.summary import LogSummary, is_declared, summarize
 from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES
 
@@ -25,7 +25,7 @@ _SAMPLES = 5
 _SAMPLE_CHARACTERS = 300
 _UNTIMED = "a record without a time has the prefix's, or the time of the record before, or 1970"
 
-Release = Enum("Release", {name: name for name in RELEASES})  # type: ignore[misc]
+Release: Enum = Enum("Release", {name: name for name in RELEASES})  # type: ignore[misc]
 
 
 def yarn_log(
@@ -73,7 +73,7 @@ def _print_formats(summary: LogSummary, console: Console, listed: int) -> None:
             continue
         if found.prefixes:
             lines.append(f"{_shown(str(file))}: prefix of each line: {', '.join(found.prefixes)}")
-        if found.layout >= Layout.UNTIMED:
+        if found.layout >= HeaderLayout.UNTIMED:
             lines.append(f"{_shown(str(file))}: {_UNTIMED}")
     for line in lines[:listed]:
         say(console, line)
@@ -101,9 +101,11 @@ def _warnings(summary: LogSummary) -> list[str]:
     for file in reading.unread:
         found.append(f"{_shown(str(file))}: nothing was read: no line is the beginning of a record in a known format")
     if not reading.unread and not summary.parsed_lines:
-        found.append("no line is of a known kind: no transition, refused event, registration, queue size or audit line")
+        found.append("no line is of a known kind: no transition, rejected event, registration, queue size, audit line")
     if reading.missed_lines:
-        found.append(f"{reading.missed_lines:,} lines look like transitions or audit lines and were not parsed")
+        looks, was = ("looks", "was") if reading.missed_lines == 1 else ("look", "were")
+        lines = counted(reading.missed_lines, "line")
+        found.append(f"{lines} {looks} like transitions or audit lines and {was} not parsed")
     return found
 
 

@@ -1,8 +1,7 @@
 """Damaged and missing parts of a journal, as every reader lists them.
 
-A view of the findings of `dispatcher.journal.verification`, without consequences of other findings, and with the rows
-that are lost. Only `dispatcher journal verify` also checks the history indexes, and that seqs continue from segment to
-segment.
+They are what `dispatcher.journal.verification` finds, without the consequences of other damage, and with the rows that
+are lost. Only `dispatcher journal verify` also checks that seqs continue from segment to segment.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.journal.format.segments import read_manifest, read_summary, segment_number, segment_path
+from dispatcher.errors import JournalError
+from dispatcher.journal.format.frames import Damage
+from dispatcher.journal.format.segments import segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.snapshot import MANY, JournalSnapshot, Parts, is_retired, unreadable
-from dispatcher.journal.verification import Finding, Progress, check_folder, check_segment
+from dispatcher.journal.snapshot import JournalSnapshot, Parts, about_file, gone, summary_of
+from dispatcher.journal.verification import Progress, check_folder, check_segment
 from dispatcher.util.figures import counted
 from pipeline.journal.whole import WholeJournal
 
@@ -76,16 +77,16 @@ def folder_problems(journal: WholeJournal) -> list[Problem]:
     Raises:
         JournalError: an open segment cannot be read.
     """
-    found = [Problem(line.partition(":")[0], None, None, line) for line in journal.parts.problems]
+    found = [problem_of(about_file(line)) for line in journal.parts.problems]
     for snapshot in journal.snapshots:
-        problems = (_of_folder(snapshot, finding) for finding in check_folder(snapshot))
+        problems = (_of_folder(snapshot, damage) for damage in check_folder(snapshot))
         found += (named(journal.parts, snapshot.path, problem) for problem in problems)
     return found
 
 
-def _of_folder(snapshot: JournalSnapshot, finding: Finding) -> Problem:
-    problem = _problem(finding)
-    segment = snapshot.path / finding.segment
+def _of_folder(snapshot: JournalSnapshot, damage: Damage) -> Problem:
+    problem = problem_of(damage)
+    segment = snapshot.path / damage.segment
     if problem.events is None and segment == segment_path(snapshot.path, segment_number(segment)):
         if segment in snapshot.closed:  # which is read
             return problem._replace(events=0, transitions=0)
@@ -117,13 +118,10 @@ def segment_problems(segment: Path) -> list[Problem]:
         JournalError: it cannot be read.
     """
     progress = Progress()
-    try:
-        findings = list(check_segment(segment, progress))
-    except FileNotFoundError:
-        return [gone(segment)]
-    except OSError as error:
-        raise unreadable(segment, error) from error
-    problems = _with_gaps(findings)
+    found = list(check_segment(segment, progress))
+    if found and found[0].is_gone:
+        return [problem_of_gone(segment)]
+    problems = _with_gaps(found)
     if (had := progress.summary) is not None:
         problems = _with_rest(problems, "events", had.events - progress.events)
         return _with_rest(problems, "transitions", had.transitions - progress.transitions)
@@ -131,48 +129,28 @@ def segment_problems(segment: Path) -> list[Problem]:
     return problems if between is None else _with_rest(problems, "events", between - progress.events)
 
 
-def gone(segment: Path) -> Problem:
+def problem_of_gone(segment: Path) -> Problem:
     """A segment that does not exist."""
-    return Problem(segment.name, None, None, why_gone(segment), _events_between(segment))
+    return problem_of(gone(segment))._replace(events=_events_between(segment))
 
 
-def why_gone(segment: Path) -> str:
-    """A line about a segment that does not exist."""
-    is_removed = is_retired(segment.parent, segment_number(segment))
-    return f"{segment.name}: {'was removed by retention before it was read' if is_removed else 'is missing'}"
+def problem_of(damage: Damage) -> Problem:
+    """The damage as readers of the pipeline list it."""
+    return Problem(damage.segment, damage.offset, damage.length, damage.line, damage.events, damage.transitions)
 
 
-def why_each_gone(journal: Path, first: int, last: int) -> Iterator[str]:
-    """A line about each of these segments, which do not exist; one or two about all of them if they are many."""
-    if last - first < MANY:
-        yield from (why_gone(segment_path(journal, number)) for number in range(first, last + 1))
-        return
-    manifest, _ = read_manifest(journal)
-    kept = first if manifest is None else max(first, min(manifest.first, last + 1))
-    if first < kept:
-        yield f"{_range(journal, first, kept - 1)}: were removed by retention before they were read"
-    if kept <= last:
-        yield f"{_range(journal, kept, last)}: are missing"
+def _with_gaps(found: Iterable[Damage]) -> list[Problem]:
+    """The damage that is no consequence of other damage.
 
-
-def _range(journal: Path, first: int, last: int) -> str:
-    return f"{segment_path(journal, first).name} to {segment_path(journal, last).name}"
-
-
-def _problem(finding: Finding) -> Problem:
-    return Problem(finding.segment, finding.offset, finding.length, finding.line, finding.events, finding.transitions)
-
-
-def _with_gaps(findings: Iterable[Finding]) -> list[Problem]:
-    """The findings that are no consequences; one with an unknown number of events has the gap in seq that follows, if
-    there is only one of them before it."""
+    A gap in seq gives the number of lost events to the damage before it, if only one there has an unknown number.
+    """
     problems: list[Problem] = []
     behind = 0  # where those begin that no gap has followed yet
-    for finding in findings:
-        if not finding.is_consequence:
-            problems.append(_problem(finding))
-        elif finding.events:
-            since = _with_rest(problems[behind:], "events", finding.events)
+    for damage in found:
+        if not damage.is_consequence:
+            problems.append(problem_of(damage))
+        elif damage.events:
+            since = _with_rest(problems[behind:], "events", damage.events)
             problems[behind:] = since
             behind = len(problems)
     return problems
@@ -197,13 +175,13 @@ def _with_rest(problems: list[Problem], column: str, lost: int) -> list[Problem]
 def _events_between(segment: Path) -> int | None:
     """How many events a segment had, by the seqs of the segments next to it; None: unknown."""
     number = segment_number(segment)
-    before, after = (_summary(segment_path(segment.parent, other)) for other in (number - 1, number + 1))
+    before, after = (_neighbor(segment_path(segment.parent, other)) for other in (number - 1, number + 1))
     first_seq = 1 if number == 1 else None if before is None else before.next_seq
     return None if after is None or first_seq is None or after.first_seq < first_seq else after.first_seq - first_seq
 
 
-def _summary(segment: Path) -> Summary | None:
+def _neighbor(segment: Path) -> Summary | None:
     try:
-        return read_summary(segment)
-    except OSError:
+        return summary_of(segment)
+    except JournalError:
         return None

@@ -13,15 +13,16 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from dispatcher.journal.accepted_fields import AcceptedFields
-from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
+from dispatcher.journal.conditions import Conditions
+from dispatcher.journal.format.frames import ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import EVENTS, Table
-from dispatcher.journal.snapshot import ClosedSegment, unreadable
+from dispatcher.journal.read import frames_from
+from dispatcher.journal.snapshot import ClosedSegment, open_segment
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
-from pipeline.journal.conditions import Conditions
-from pipeline.journal.damage import Problem, folder_problems, gone, segment_problems
+from pipeline.journal.damage import Problem, folder_problems, problem_of, problem_of_gone, segment_problems
 from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 16 << 20
 """About how much of a journal one task reads: large against a task's overhead, small enough to keep all cores busy."""
@@ -39,7 +40,7 @@ class JournalPart(NamedTuple):
     start: int = 0
     end: int = TO_THE_END
     partition: int | None = None
-    """As of ClosedSegment."""
+    """The number of its partition, if it is read as a part of a partitioned journal."""
 
     @property
     def first_seq(self) -> int:
@@ -169,7 +170,7 @@ def scan_together(
     *,
     rows: int = 1 << 16,
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
-    """As `scan`, for several tables at once: batches of the same frames, one for each table, of about `rows` rows.
+    """Scan several tables at once: batches of the same frames, one for each table, of about `rows` rows.
 
     Each frame is read and checked once.
     """
@@ -202,16 +203,14 @@ class _Wanted:
 
     def frames(self, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
         segment = Path(part.segment)
-        try:
-            with FrameReader(segment) as reader:
+        with open_segment(segment) as reader:
+            if reader is None:
+                self._report_gone(part.named(problem_of_gone(segment)))
+            else:
                 yield from self._frames(reader, part)
-        except FileNotFoundError:
-            self._report_gone(part.named(gone(segment)))
-        except OSError as error:
-            raise unreadable(segment, error) from error
 
     def _frames(self, reader: FrameReader, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
-        position, has_end, is_cut = 0, False, False
+        position = 0
 
         def is_wanted(header: Header) -> bool:
             if position < part.start or self._conditions.is_empty:
@@ -224,19 +223,17 @@ class _Wanted:
             return header._replace(first_seq=header.first_seq + part.first_seq) if part.partition else header
 
         # Only walking the headers from the segment's start on shows where frames begin.
-        for found in reader.frames(is_wanted):
-            if found.offset >= part.end:
+        for found in frames_from(reader, is_wanted, is_open=False):
+            if found.offset is not None and found.offset >= part.end:
                 return
-            if not isinstance(found, Frame):
-                position, is_cut = found.offset + found.length, found.at_end
-                lost = found.events, found.transitions
-                self.tell(part, Problem(reader.path.name, found.offset, found.length, str(found), *lost))
-                continue
-            position, has_end = found.end, found.header.kind == END
-            if found.payload and found.header.kind == ROWS:
-                yield from self._opened(numbered(found.header), found, part)
-        if not (has_end or is_cut):
-            self.tell(part, Problem(reader.path.name, None, None, f"{reader.path.name}: has no end"))
+            if isinstance(found, Frame):
+                position = found.end
+                if found.payload and found.header.kind == ROWS:
+                    yield from self._opened(numbered(found.header), found, part)
+            else:
+                position += found.length or 0
+                if not found.is_consequence:
+                    self.tell(part, problem_of(found))
 
     def _opened(self, header: Header, frame: Frame, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
         place = FramePlace(part, frame.offset, frame.end - frame.offset)

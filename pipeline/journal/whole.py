@@ -51,7 +51,7 @@ class WholeJournal:
 
     def missing(self) -> list[str]:
         """A line for each missing partition and each missing closed segment."""
-        lines = [self.parts.named(each.path, line) for each in self.snapshots for line in each.missing()]
+        lines = [self.parts.named(each.path, damage.line) for each in self.snapshots for damage in each.missing()]
         return [*self.parts.problems, *lines]
 
 

@@ -1,4 +1,4 @@
-"""What a table answers to a lookup, column by column. Keys are told by their places among those that were asked for.
+"""What a table answers to a lookup, column by column. Keys are known by their places among those that were asked for.
 
 Any thread. Nothing here changes once it is made.
 """
@@ -38,7 +38,7 @@ class AsLists:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LookupAnswer:
     """The rows of some keys.
 
     `numbers`: for each row found, the place of its key; ascending.
@@ -64,7 +64,7 @@ class Answer:
             found[number] = error
         return found
 
-    def of_places(self, places: Sequence[int]) -> Answer:
+    def of_places(self, places: Sequence[int]) -> LookupAnswer:
         """The same for other keys, each of which is the one at a place here."""
         spans: dict[int, Sequence[int]] = {}
         begin = 0
@@ -73,7 +73,7 @@ class Answer:
             spans[number] = range(begin, end) if self.rows is None else self.rows[begin:end]
             begin = end
         found = [spans.get(place, ()) for place in places]
-        return Answer(
+        return LookupAnswer(
             [number for number, rows in enumerate(found) for _ in rows],
             self.columns,
             list(chain.from_iterable(found)),
@@ -86,7 +86,7 @@ class Answer:
         return [tuple([column[row] for column in self.columns]) for row in self.rows]
 
 
-def answer_of(found: Sequence[Sequence[LookupRow] | Exception], width: int) -> Answer:
+def answer_of(found: Sequence[Sequence[LookupRow] | Exception], width: int) -> LookupAnswer:
     """The answer that gives these rows, of `width` columns, or errors, by the place of their key."""
     numbers: list[int] = []
     rows: list[LookupRow] = []
@@ -97,7 +97,7 @@ def answer_of(found: Sequence[Sequence[LookupRow] | Exception], width: int) -> A
         elif each:
             rows += each
             numbers += [number] * len(each)
-    return Answer(numbers, columns_of(rows, width), errors=errors)
+    return LookupAnswer(numbers, columns_of(rows, width), errors=errors)
 
 
 def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
@@ -111,12 +111,12 @@ def rows_of(columns: Columns, number: int) -> list[LookupRow]:
     return list(zip(*columns, strict=True)) if columns else [()] * number
 
 
-def joined(answers: Sequence[tuple[int, Answer]]) -> Answer:
+def joined(answers: Sequence[tuple[int, LookupAnswer]]) -> LookupAnswer:
     """One for several answers, each with the place of its first key; none has `rows`."""
     if len(answers) == 1 and answers[0][0] == 0:
         return answers[0][1]
     pieces = [each.columns for _, each in answers if each.numbers]
-    return Answer(
+    return LookupAnswer(
         [first + number for first, each in answers for number in each.numbers],
         AsLists().join(pieces) if pieces else (),
         errors={first + number: error for first, each in answers for number, error in each.errors.items()},
@@ -143,7 +143,7 @@ class ColumnReader(Protocol):
 
     async def open(self) -> None: ...
 
-    async def lookup_columns(self, keys: Sequence[LookupKey]) -> Answer:
+    async def lookup_columns(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         """The rows, or the error, of each of the distinct `keys`.
 
         Raises:
@@ -173,7 +173,7 @@ class RowsAsColumns:
     def repeats(self) -> int:
         return getattr(self._reader, "repeats", 0)
 
-    async def lookup_columns(self, keys: Sequence[LookupKey]) -> Answer:
+    async def lookup_columns(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         found = await self._reader.lookup(keys)
         return answer_of([found.get(key, ()) for key in keys], self._width)
 

@@ -28,14 +28,15 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Literal, TypeAlias
 
-from pipeline.lookup.answers import Answer, AsLists, Packing, answer_of
+from pipeline.lookup.answers import AsLists, LookupAnswer, Packing, answer_of
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.queries import Queries
 from pipeline.lookup.schema import LookupKey, LookupRow
 from pipeline.streaming.number_checks import require_number
+from pipeline.streaming.single_flight import SingleFlight
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 Found: TypeAlias = dict[LookupKey, Sequence[LookupRow] | Exception]
@@ -83,7 +84,7 @@ class FullCache:
 
     Lookups before the first load wait for it. `reload_interval_s` is the time to the next load from the end of a load
     (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate"). By default it never reloads. During a reload, the
-    old content answers, and both are in memory. After a failed reload, which is logged, it stays.
+    old content answers, and both are in memory. If a reload fails, that's logged, and the old content stays.
     """
 
     reload_interval_s: float | None = None
@@ -209,7 +210,7 @@ class Lookups(ABC):
         return dict(zip(counts, answer.by_place(len(counts)), strict=True))
 
     @abstractmethod
-    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> LookupAnswer:
         """The rows, or the error, of each of the distinct `keys`. `counts`: how many lookups each stands for."""
 
     async def close(self) -> None:
@@ -222,9 +223,9 @@ class Lookups(ABC):
 class DirectLookups(Lookups):
     """No cache."""
 
-    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> LookupAnswer:
         self._metrics.misses += sum(counts)
-        return await self._queries.ask(keys) if keys else Answer((), ())
+        return await self._queries.ask(keys) if keys else LookupAnswer((), ())
 
 
 class PartialLookups(Lookups):
@@ -238,10 +239,11 @@ class PartialLookups(Lookups):
         super().__init__(queries)
         self._width = width
         self._cache = LruRows(options, queries.metrics)  # loop thread only
-        # Loop thread only; by key its query, and its place among the keys of that.
-        self._under_way: dict[LookupKey, tuple[asyncio.Task[_Loaded], int]] = {}
+        # Loop thread only; the leader of a key is its query, with the place among the keys of that. No key has
+        # followers: any number of batches can wait for a task.
+        self._flights: SingleFlight[LookupKey, tuple[asyncio.Task[_Loaded], int]] = SingleFlight()
 
-    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> LookupAnswer:
         now_s = self._clock.now_s()
         found: Any = [self._cache.get(key, now_s) for key in keys]
         unknown = [place for place, rows in enumerate(found) if rows is None]
@@ -249,10 +251,10 @@ class PartialLookups(Lookups):
         self._metrics.misses += misses
         self._metrics.hits += sum(counts) - misses
         if unknown:
-            running = self._under_way
+            running = self._flights.leaders
             if missing := [key for place in unknown if (key := keys[place]) not in running]:
                 task = self._tasks.start(self._load(missing))
-                running.update(zip(missing, zip(repeat(task), range(len(missing)), strict=False), strict=True))
+                self._flights.lead(missing, zip(repeat(task), range(len(missing)), strict=False))
                 if len(missing) == len(keys):
                     await asyncio.wait([task])
                     if (error := _error_of(task)) is None:
@@ -275,15 +277,14 @@ class PartialLookups(Lookups):
                     self._cache.put(key, rows, now_s)
             return _Loaded(answer, found)
         finally:
-            for key in keys:
-                del self._under_way[key]
+            self._flights.end_all(keys)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """What a query has found, in columns and by key."""
 
-    answer: Answer
+    answer: LookupAnswer
     found: Sequence[Sequence[LookupRow] | Exception]
 
 
@@ -302,17 +303,17 @@ class _Content:
     errors: Mapping[LookupKey, Exception]
     number: int
 
-    def answer(self, keys: Sequence[LookupKey]) -> Answer:
+    def answer(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         found = list(map(self.rows.get, keys))
         errors: dict[int, Exception] = {}
         if self.errors:
             errors = {place: self.errors[key] for place, key in enumerate(keys) if key in self.errors}
         if len(self.rows) == self.number:
             places = [place for place, row in enumerate(found) if row is not None]
-            return Answer(places, self.columns, [found[place] for place in places], errors)  # type: ignore[misc]
+            return LookupAnswer(places, self.columns, [found[place] for place in places], errors)  # type: ignore[misc]
         several = [() if row is None else (row,) if isinstance(row, int) else row for row in found]
         numbers = [place for place, rows in enumerate(several) for _ in rows]
-        return Answer(numbers, self.columns, list(chain.from_iterable(several)), errors)
+        return LookupAnswer(numbers, self.columns, list(chain.from_iterable(several)), errors)
 
 
 class FullLookups(Lookups):
@@ -329,7 +330,7 @@ class FullLookups(Lookups):
         await super().open()
         self._tasks.start(self._load_periodically())
 
-    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> LookupAnswer:
         known = self._content is not None
         while self._content is None:
             await self._load()

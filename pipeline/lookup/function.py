@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from pipeline.lookup.answers import Answer, Packing, RowsAsColumns
+from pipeline.lookup.answers import LookupAnswer, Packing, RowsAsColumns
 from pipeline.lookup.cache import FullCache, LookupCache, Lookups, cache_of, lookups_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
@@ -17,7 +17,7 @@ from pipeline.lookup.schema import Column, LookupKey, LookupRow, LookupSchema, L
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.number_checks import require_number
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 On: TypeAlias = str | Sequence[str] | Mapping[str, str]
 How: TypeAlias = Literal["left", "inner"]
@@ -63,7 +63,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         if how not in ("left", "inner"):
             raise LookupTableError(f'how is {how!r}; a lookup join is "left" or "inner".')
         input_keys, table_keys = key_pairs(on)
-        self.name = f"lookup in {table.name}"
+        self.name: str = f"lookup in {table.name}"
         self._table = table
         self._cache = cache_of(cache)
         if isinstance(self._cache, FullCache) and not table.can_scan:
@@ -72,7 +72,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self.input_keys = input_keys
         """The input's key columns, in the order of `schema.key`."""
         self._input_columns = None if input_columns is None else tuple(input_columns)
-        self.schema = table.read_schema(table_keys)
+        self.schema: LookupSchema = table.read_schema(table_keys)
         """The columns that are read from the table."""
         self._key_form = KeyForm(self.schema.key)
         self._output_names = _output_names(table.name, self.schema, self._input_columns or input_keys, suffix)
@@ -82,7 +82,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._no_match: tuple[LookupRow, ...] = (nulls,) if how == "left" else ()
         self._clock: LookupClock = clock or MonotonicClock()
         self._lookups: Lookups | None = None  # loop thread only; None until opened
-        self.metrics = LookupMetrics()
+        self.metrics: LookupMetrics = LookupMetrics()
         self._earlier_retries = 0  # before the last `open`; loop thread writes, any reads
 
     @property
@@ -147,7 +147,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
             matches.append(rows or no_match)  # type: ignore[arg-type]
         return matches
 
-    async def answer(self, columns: Sequence[Sequence[Any]], counts: Sequence[int]) -> Answer:
+    async def answer(self, columns: Sequence[Sequence[Any]], counts: Sequence[int]) -> LookupAnswer:
         """The table's rows for the rows of the key's columns, by their places, and the errors of lookups.
 
         `counts`: how many lookups each row stands for.

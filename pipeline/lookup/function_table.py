@@ -46,7 +46,7 @@ class FunctionTable:
         self, function: AnyFunction[Any, Any], *, key: str, columns: str, pool_size: int = _DEFAULT_POOL_SIZE
     ) -> None:
         require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
-        self.name = f"function {name_of(function)}"
+        self.name: str = f"function {name_of(function)}"
         self._function = as_called(function)
         self._blocking = not is_coroutine_function(self._function)
         self._key = parse_columns(key)

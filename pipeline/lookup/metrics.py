@@ -38,7 +38,7 @@ class LookupMetrics:
         self.loads = 0  # queries that the table answered; for a full cache, loads of the whole table
         self.load_failures = 0  # queries that failed after all retries, or were cancelled
         self.retries = 0  # queries that were repeated
-        self.latest_load_s = 0.0  # duration of the latest query or load
+        self.latest_load_s: float = 0.0  # duration of the latest query or load
         self.evictions = 0  # keys that expired from a partial cache or made room for others
         self.cached_rows = 0  # rows in the cache; a key cached as missing counts as one
 

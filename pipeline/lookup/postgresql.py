@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from dispatcher.util.functions import require_kind
 from pipeline import postgres
-from pipeline.lookup.answers import Answer, Scanned, columns_of, rows_of
+from pipeline.lookup.answers import LookupAnswer, Scanned, columns_of, rows_of
 from pipeline.lookup.errors import FailedQueryError, LookupTableError, TableUnavailableError
 from pipeline.lookup.postgresql_values import (
     column_of,
@@ -25,7 +26,7 @@ from pipeline.lookup.postgresql_values import (
     rows_of_cursor,
 )
 from pipeline.lookup.schema import Column, LookupKey, LookupReader, LookupRow, LookupSchema, choose
-from pipeline.lookup.sql import SCAN_ROWS, Answers, lookup_query, scan_query, shown_key, wanted
+from pipeline.lookup.sql import SCAN_ROWS, AnswerReader, lookup_query, scan_query, shown_key, wanted
 from pipeline.sql import NO_SECRETS, POSTGRESQL
 from pipeline.streaming.number_checks import require_number
 
@@ -120,6 +121,8 @@ class PostgresTable:
         query_timeout_s: float = 30.0,
         prepare_threshold: int | None = 5,
     ) -> None:
+        if not callable(conninfo):
+            require_kind(conninfo, "conninfo", str)
         require_number("max_connections", max_connections, least=1, whole=True, error=LookupTableError)
         require_number("query_timeout_s", query_timeout_s, above=0, error=LookupTableError)
         if prepare_threshold is not None:
@@ -138,7 +141,7 @@ class PostgresTable:
             query_timeout_s=query_timeout_s,
             prepare_threshold=prepare_threshold,
         )
-        self.name = self._access.name
+        self.name: str = self._access.name
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
         """Return the table's columns, read from the server."""
@@ -183,16 +186,16 @@ class PostgresReader:
         self._access = access
         self._key = schema.key
         self._parameters = [parameter_of(column) for column in schema.key]
-        self._answers = Answers(schema, converter_of, self._complaint, plain_of)
+        self._answers = AnswerReader(schema, converter_of, self._complaint, plain_of)
         self._lookup_query = lookup_query(POSTGRESQL, access.parts, schema, 1, key_type, is_read_as_text)
         scan = scan_query(POSTGRESQL, access.parts, schema, is_read_as_text)
         self._scan_query = f"DECLARE lookup_scan NO SCROLL CURSOR FOR {scan}"
-        self.parallelism = access.max_connections
+        self.parallelism: int = access.max_connections
         self._turns = asyncio.Semaphore(access.max_connections)  # one permit per connection in use
         self._idle: list[_Connection] = []  # loop thread only; a stack: the last used is reused first
         self._all: set[_Connection] = set()  # loop thread only; the open ones
         self._closed = False  # loop thread only
-        self.repeats = 0  # loop thread only; queries repeated because their connection was lost while it was idle
+        self.repeats: int = 0  # loop thread only; queries repeated because their connection was lost while it was idle
 
     async def open(self) -> None:
         """Does nothing: the first lookup connects."""
@@ -201,7 +204,7 @@ class PostgresReader:
         answer = await self.lookup_columns(keys)
         return dict(zip(keys, answer.by_place(len(keys)), strict=True))
 
-    async def lookup_columns(self, keys: Sequence[LookupKey]) -> Answer:
+    async def lookup_columns(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         values = columns_of(keys, len(self._key))
         columns = [parameter(column) for parameter, column in zip(self._parameters, values, strict=True)]
 

@@ -15,19 +15,20 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
-from pipeline.lookup.answers import Answer, ColumnReader, joined
+from dispatcher.util.log_throttle import LogThrottle
+from pipeline.lookup.answers import ColumnReader, LookupAnswer, joined
 from pipeline.lookup.errors import FailedQueryError, TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.schema import LookupKey
-from pipeline.rare_log import RareLog
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _MOST_KEYS = 1_000  # of a query that joins several batches; a single larger batch is not split
 _MOST_PARTS = 256  # queries for parts of the keys of one that has failed
 _CLOSE_TIMEOUT_S = 10.0
+_WARN_EVERY_NS = 60_000_000_000
 
 
 class LookupClock(Protocol):
@@ -82,12 +83,12 @@ class Tasks:
             task.exception()  # mark as retrieved: asyncio logs an error that no waiter has fetched
 
 
-class _Request:
+class _WaitingKeys:
     """The keys of one caller. Loop thread only."""
 
     def __init__(self, keys: Sequence[LookupKey]) -> None:
         self.keys = keys
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[LookupAnswer] = asyncio.get_running_loop().create_future()
 
 
 class Queries:
@@ -102,19 +103,19 @@ class Queries:
         self.reader = reader
         self.metrics = metrics
         self.clock = clock
-        self.tasks = Tasks()
+        self.tasks: Tasks = Tasks()
         self._retries = retries
-        self._waiting: deque[_Request] = deque()  # loop thread only
+        self._waiting: deque[_WaitingKeys] = deque()  # loop thread only
         self._repeats = 0  # loop thread only; of the reader, as counted
-        self._away = RareLog(log, clock.now_s)
+        self._warnings: LogThrottle[str] = LogThrottle(_WARN_EVERY_NS, lambda: int(clock.now_s() * 1e9))
         self._askers = 0  # loop thread only; running query tasks, at most the reader's parallelism
 
-    async def ask(self, keys: Sequence[LookupKey]) -> Answer:
+    async def ask(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         """The rows, or the error, of each of the distinct `keys`."""
         parallelism = self.reader.parallelism
         if parallelism is None:
             return await self._load(keys)
-        request = _Request(keys)
+        request = _WaitingKeys(keys)
         self._waiting.append(request)
         if self._askers < parallelism:
             self._askers += 1
@@ -152,8 +153,8 @@ class Queries:
         finally:
             self._askers -= 1
 
-    def _next_members(self) -> list[_Request]:
-        members: list[_Request] = []
+    def _next_members(self) -> list[_WaitingKeys]:
+        members: list[_WaitingKeys] = []
         number = 0
         while self._waiting and (not members or number + len(self._waiting[0].keys) <= _MOST_KEYS):
             request = self._waiting.popleft()
@@ -162,7 +163,7 @@ class Queries:
                 number += len(request.keys)
         return members
 
-    async def _answer(self, members: list[_Request]) -> None:
+    async def _answer(self, members: list[_WaitingKeys]) -> None:
         keys, places_of = members[0].keys, None
         if len(members) > 1:
             places_of = _places([key for each in members for key in each.keys])
@@ -170,7 +171,7 @@ class Queries:
         query = self.tasks.start(self._load(keys))
         wanted = len(members)
 
-        def count_given_up(answer: asyncio.Future[Answer]) -> None:
+        def count_given_up(answer: asyncio.Future[LookupAnswer]) -> None:
             nonlocal wanted
             if answer.cancelled():
                 wanted -= 1
@@ -185,9 +186,9 @@ class Queries:
             for each in members:
                 _settle(each.answer, query, None if places_of is None else [places_of[key] for key in each.keys])
 
-    async def _load(self, keys: Sequence[LookupKey]) -> Answer:
+    async def _load(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         """The answer for `keys`; by halves, as long as a query fails for a value that it meets."""
-        answers: list[tuple[int, Answer]] = []
+        answers: list[tuple[int, LookupAnswer]] = []
         parts = deque([(0, len(keys))])
         queries = 0
         while parts:
@@ -201,7 +202,7 @@ class Queries:
                     middle = (begin + end) // 2
                     parts += [(begin, middle), (middle, end)]
                 else:
-                    answers.append((begin, Answer((), (), errors=dict.fromkeys(range(end - begin), error))))
+                    answers.append((begin, LookupAnswer((), (), errors=dict.fromkeys(range(end - begin), error))))
         return joined(sorted(answers, key=itemgetter(0)))
 
     async def _retrying(self, run: Callable[[], Awaitable[T]]) -> T:
@@ -210,7 +211,7 @@ class Queries:
             try:
                 return await run()
             except TableUnavailableError as error:
-                self._away.warning(f"{error} (retry {retry + 1} of {most} in {delay_s:g} s)")
+                self._warnings.warn(log, "away", f"{error} (retry {retry + 1} of {most} in {delay_s:g} s)")
             self.metrics.retries += 1
             await self.clock.sleep(delay_s)
             delay_s *= 2
@@ -221,7 +222,9 @@ def _places(keys: Sequence[LookupKey]) -> dict[LookupKey, int]:
     return {key: place for place, key in enumerate(dict.fromkeys(keys))}
 
 
-def _settle(answer: asyncio.Future[Answer], query: asyncio.Task[Answer], places: Sequence[int] | None) -> None:
+def _settle(
+    answer: asyncio.Future[LookupAnswer], query: asyncio.Task[LookupAnswer], places: Sequence[int] | None
+) -> None:
     """Pass the query's outcome to a caller, unless the caller gave up.
 
     `places`: of the caller's keys among the query's; None: they are the same.
@@ -236,6 +239,6 @@ def _settle(answer: asyncio.Future[Answer], query: asyncio.Task[Answer], places:
         answer.set_result(query.result() if places is None else query.result().of_places(places))
 
 
-def _refuse(answer: asyncio.Future[Answer]) -> None:
+def _refuse(answer: asyncio.Future[LookupAnswer]) -> None:
     if not answer.done():
         answer.set_exception(TableUnavailableError("the lookup was closed while it waited for an answer"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from pipeline.lookup.answers import Answer, Scanned, columns_of
+from pipeline.lookup.answers import LookupAnswer, Scanned, columns_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.schema import Column, LookupKey, LookupSchema
@@ -58,7 +58,7 @@ def _in_sql(dialect: Dialect, column: Column, as_text: bool) -> str:
     return f"t.{dialect.quoted(column.name)}{'::text' if as_text else ''}"
 
 
-class Answers:
+class AnswerReader:
     """Reads the answers to these queries, column by column. Any thread.
 
     `converter_of`: the converter of a column, if the driver's values need one. `plain_of`: the type of which the
@@ -80,19 +80,19 @@ class Answers:
         columns = (*schema.key, *schema.values)
         self._converters = [(converter_of(each), plain_of(each)) for each in columns]  # never changes
 
-    def found(self, keys: Sequence[LookupKey], rows: list[Any]) -> Answer:
+    def found(self, keys: Sequence[LookupKey], rows: list[Any]) -> LookupAnswer:
         """The answer to a lookup of `keys`, whose rows begin with the number of their key. Sorts the rows."""
         rows.sort(key=itemgetter(0))
         numbers, *cells = columns_of(rows, 1 + len(self._values))
         columns, errors = self._converted(cells, self._converters[self._width :])
         places = [number - 1 for number in numbers]
         if not errors:
-            return Answer(places, columns)
+            return LookupAnswer(places, columns)
         failed: dict[int, Exception] = {}
         for row in sorted(errors):
             failed.setdefault(places[row], self._error(errors[row], keys[places[row]]))
         kept = [row for row, place in enumerate(places) if place not in failed]
-        return Answer([places[row] for row in kept], _some(columns, kept), errors=failed)
+        return LookupAnswer([places[row] for row in kept], _some(columns, kept), errors=failed)
 
     def scanned(self, rows: Sequence[Sequence[Any]]) -> Scanned:
         """The rows of a scan, without those whose key matches none."""

@@ -22,7 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.lookup.answers import Answer, Scanned, joined, rows_of
+from dispatcher.util.functions import path_of
+from dispatcher.util.sqlite import Fault, connect
+from pipeline.lookup.answers import LookupAnswer, Scanned, joined, rows_of
 from pipeline.lookup.errors import FailedQueryError, LookupTableError, TableUnavailableError
 from pipeline.lookup.schema import (
     Column,
@@ -35,12 +37,12 @@ from pipeline.lookup.schema import (
     choose,
     family_of,
 )
-from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, shown_key, wanted
-from pipeline.sql import SQLITE, error_named
+from pipeline.lookup.sql import SCAN_ROWS, AnswerReader, Converter, lookup_query, scan_query, shown_key, wanted
+from pipeline.sql import SQLITE
 from pipeline.streaming.errors import quoted
 from pipeline.streaming.number_checks import require_number
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -55,8 +57,7 @@ _NAMED = {
 _MAX_PRECISION = 38
 
 _READING = dataclasses.replace(
-    SQLITE,
-    is_passing=error_named("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_INTERRUPT"),
+    SQLITE, is_passing=lambda error: Fault.of(error) in (Fault.LOCKED, Fault.DISK, Fault.NOT_OPENED)
 )
 """A file that is replaced just now cannot be read, but will be."""
 
@@ -89,9 +90,9 @@ class SqliteTable:
         require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
         require_number("busy_timeout_s", busy_timeout_s, least=0, error=LookupTableError)
         self._columns = wanted(columns)
-        self._path = Path(path).absolute()
+        self._path = path_of(path).absolute()
         self._table = table
-        self.name = f"SQLite table {table!r} of {self._path}"
+        self.name: str = f"SQLite table {table!r} of {self._path}"
         self._types = {name: canonical_type(type_name) for name, type_name in (types or {}).items()}
         self._pool_size = pool_size
         self._busy_timeout_s = busy_timeout_s
@@ -108,13 +109,7 @@ class SqliteTable:
         if not os.access(self._path, os.R_OK):
             raise LookupTableError(f"{self.name}: this user may not read the file.")
         with self.translated_errors():
-            return sqlite3.connect(
-                f"{self._path.as_uri()}?mode=ro",
-                uri=True,
-                timeout=self._busy_timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            return connect(self._path, busy_timeout_s=self._busy_timeout_s, read_only=True)
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
         """Return the table's columns, read from the file."""
@@ -185,7 +180,7 @@ class SqliteReader:
         self._table = table  # never changes
         self._sql_name = sql_name  # never changes
         self._schema = schema  # never changes
-        self._answers = Answers(schema, _converter_of, self._complaint, _plain_of)  # never changes
+        self._answers = AnswerReader(schema, _converter_of, self._complaint, _plain_of)  # never changes
         self._queries: dict[int, str] = {}  # lookups by their number of keys; any thread adds one, which are equal
         self.parallelism = pool_size  # never changes
         self._pool = ThreadPoolExecutor(pool_size, "lookup-sqlite")  # never changes
@@ -201,7 +196,7 @@ class SqliteReader:
         answer = await self.lookup_columns(keys)
         return dict(zip(keys, answer.by_place(len(keys)), strict=True))
 
-    async def lookup_columns(self, keys: Sequence[LookupKey]) -> Answer:
+    async def lookup_columns(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         return await self._run(self._lookup, keys)
 
     async def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
@@ -243,7 +238,7 @@ class SqliteReader:
             self._own.connection = connection
         return connection
 
-    def _lookup(self, keys: Sequence[LookupKey]) -> Answer:
+    def _lookup(self, keys: Sequence[LookupKey]) -> LookupAnswer:
         connection = self._connection()
         width = len(self._schema.key)
         most = min(_MOST_KEYS, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width)

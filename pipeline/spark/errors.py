@@ -97,7 +97,7 @@ class UnknownColumnError(AsyncIOError, AttributeError, KeyError, ValueError):
 
     def __init__(self, column: str, columns: Sequence[str]) -> None:
         self.column = column
-        self.columns = tuple(columns)
+        self.columns: tuple[str, ...] = tuple(columns)
         super().__init__(column, self.columns)
 
     def __str__(self) -> str:

@@ -21,12 +21,13 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
+from dispatcher.util.functions import require_methods
 from pipeline.spark.errors import PYTHON_ADVICE, ExecutorError
 from pipeline.spark.failures import executor_failure, lacks_packages
 from pipeline.spark.observed_calls import functions_for
 from pipeline.spark.shipping import EXECUTOR_PACKAGES, is_remote, runs_on_executors, ship_packages
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _MOST_TASKS: Final = 1_000
@@ -63,6 +64,7 @@ def prepare_executors(
     Raises:
         ExecutorError: an executor lacks a Python, a package or a path.
     """
+    require_methods(spark, "spark", "a SparkSession", "createDataFrame")
     if not runs_on_executors(spark):
         return
     ship_packages(spark)

@@ -11,11 +11,12 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
-from types import FrameType
+from types import FrameType, NoneType
 from typing import Final, NoReturn
 
 from pyspark import TaskContext
 
+from dispatcher.util.functions import require_kind
 from pipeline.spark.errors import PACKAGE_ADVICE, PYTHON_ADVICE, AsyncIOError
 from pipeline.streaming.errors import AsyncOperatorError, describe, quoted
 
@@ -84,6 +85,7 @@ def task_failure(error: BaseException | None) -> str | None:
     For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect. An executor that lacks
     a suitable Python or a package is also such a failure.
     """
+    require_kind(error, "error", BaseException, NoneType)
     return _row_failure(error) or executor_failure(error)
 
 

@@ -35,6 +35,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from dispatcher.errors import InvalidValueError
+from dispatcher.util.functions import require_methods
 from dispatcher.util.histogram import FineHistogram
 from pipeline.streaming.calls.call_counts import COUNTERS, HISTOGRAMS, CallMetrics, register_call_metrics
 
@@ -218,6 +219,7 @@ def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
 
     If the line shows lost attempts, its other numbers lack the calls of that many task attempts.
     """
+    require_methods(metrics, "metrics", "a mapping of operators to their metrics", "items")
     counters = (
         "calls",
         "completed",

@@ -20,7 +20,7 @@ from pipeline.streaming.calls.retry import RetryStrategy
 
 __all__ = ["PostgresResults", "SqliteResults", "cache_of_arguments", "cache_of_rows", "with_cache"]
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def cache_of_rows(df: DataFrame, cache: ResultCache | None, function: AnyFunction[Any, Any]) -> ResultCache | None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dispatcher.util.functions import require_kind, require_methods
 from pipeline.spark.java import SparkUnavailableError, require_java
 
 try:
@@ -38,6 +39,8 @@ def spark_session(
     Raises:
         SparkUnavailableError: Java, or a package for Spark Connect, is missing.
     """
+    require_kind(master, "master", str)
+    require_methods(config if config is not None else {}, "config", "a mapping of settings", "keys")
     builder = SparkSession.builder
     if master.startswith("sc://"):
         try:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dispatcher.errors import DispatcherError
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.sweep.combinations import Combination
-from pipeline.sweep.outcome import Outcome, run_row
+from pipeline.sweep.outcome import SweepOutcome, run_row
 from pipeline.sweep.workloads import pack, unpack
 from statemachines.simulation.workload import Workload
 
@@ -30,7 +30,7 @@ _COLUMNS = {
     "number": "int",
     "settings": "map<string,string>",
     "nodes": "long",
-    **{field.name: _OUTCOME_TYPES[str(field.type)] for field in fields(Outcome)},
+    **{field.name: _OUTCOME_TYPES[str(field.type)] for field in fields(SweepOutcome)},
     "error": "string",
 }
 _SCHEMA = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _COLUMNS.items()])
@@ -51,8 +51,8 @@ def sweep(spark: SparkSession, workload: Workload, combinations: Sequence[Combin
     action on the result repeats all of them: collect it once, it is small.
 
     Out: number int (the combination's, unique), settings map<string,string>, nodes long (of its cluster), then the
-         fields of `pipeline.sweep.Outcome`, int as long and float as double, null for None; error string, null after a
-         successful run, otherwise all columns between nodes and error are null. In any order.
+         fields of `pipeline.sweep.outcome.SweepOutcome`, int as long and float as double, null for None; error string,
+         null after a successful run, otherwise all columns between nodes and error are null. In any order.
 
     Raises:
         DispatcherError: `combinations` is empty.

@@ -1,5 +1,6 @@
 """Stream processing on the mailbox, independent of any engine: stream tasks, and Async I/O after Flink's."""
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.cache.postgresql import PostgresResults
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.sqlite import SqliteResults
@@ -11,7 +12,6 @@ from pipeline.streaming.calls.element_queues import (
 )
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
-from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamRecord, Watermark

@@ -106,7 +106,7 @@ class AsyncTimeoutError(StreamingError, TimeoutError):
 
 
 class AsyncOperatorError(StreamingError):
-    """Raised when a record's call failed for good and `on_error` fails the task. Raised `from` the call's error."""
+    """Raised when a record's last attempt failed and `on_error` fails the task. Raised `from` the call's error."""
 
     def __init__(self, operator: str, value: object, cause: BaseException, attempts: int) -> None:
         self.operator = operator
@@ -212,7 +212,8 @@ class RetryAfter(Exception):
             seconds = _seconds_of_header(delay_s)
         elif isinstance(delay_s, bool) or not isinstance(seconds, Real):
             raise InvalidValueError(f"delay_s is {quoted(delay_s)}; it must be a number of seconds, or a header's text")
-        self.delay_s = float(min(seconds, _LONGEST_PAUSE_S)) if 0 <= seconds < math.inf else 0.0  # NaN is neither
+        # NaN is neither.
+        self.delay_s: float = float(min(seconds, _LONGEST_PAUSE_S)) if 0 <= seconds < math.inf else 0.0
         self.cause = cause
         super().__init__(self.delay_s, cause)
 
@@ -236,7 +237,7 @@ def _seconds_of_header(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CapturedError:
-    """A record whose call failed for good, and its error.
+    """A record whose last attempt failed, and its error.
 
     `error_class` is the name of the error's class, with its module unless that's `builtins`. `time_spent_ms` runs from
     the record's intake, so it includes waits for limits and retries. `error` is the error itself, unless it has crossed

@@ -39,7 +39,7 @@ _NAMES: Final = ("__module__", "__name__", "__qualname__")
 
 
 def check_function(function: AnyFunction[Any, Any]) -> None:
-    """Refuse a function that could not be called, that would block the loop, or whose results cannot be told.
+    """Refuse a function that could not be called, that would block the loop, or whose results cannot be recognized.
 
     Raises:
         TypeError: it is one.

@@ -101,13 +101,13 @@ class Wrapped:
         opening, closing = hooks if all(map(callable, hooks)) else [_nothing, _nothing]  # as hosts do: both or neither
         self.open, self.close = around.open(opening), around.close(closing)
         if callable(timeout := getattr(inner, "timeout", None)):
-            self.timeout = around.timeout(blocking_form(timeout))
+            self.timeout: Inner = around.timeout(blocking_form(timeout))
         if callable(own_retries := getattr(inner, "own_retries", None)):
             self.own_retries = own_retries
         if is_batch_function(inner):
-            self.async_invoke_batch = around.batch(coroutine_form(inner.async_invoke_batch))
+            self.async_invoke_batch: Inner = around.batch(coroutine_form(inner.async_invoke_batch))
         elif is_coroutine_function(inner):
-            self.async_invoke = around.coroutine(coroutine_form(getattr(inner, "async_invoke", inner)))
+            self.async_invoke: Inner = around.coroutine(coroutine_form(getattr(inner, "async_invoke", inner)))
         else:
             self._call = around.blocking(blocking_form(inner))
 

@@ -48,7 +48,10 @@ def gathered(returned: Any) -> Any:
 
 
 async def gathered_on_loop(returned: Any) -> Any:
-    """As `gathered`, for a call on a loop; also of an async iterable. A cancellation closes its generator."""
+    """What a function called on a loop has returned, as a list; also of an async iterable.
+
+    A cancellation closes its generator.
+    """
     if isinstance(returned, abc.AsyncIterable):
         return await _gathered_async(aiter(returned))
     if not _has_results(returned):

@@ -17,19 +17,22 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.util import functions
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit, AdaptiveRateLimiter
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.function_forms import check_plain
 from pipeline.streaming.number_checks import require_number
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 OutputMode: TypeAlias = Literal["ordered", "unordered"]
 OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
-RateLimitOption: TypeAlias = RateLimit | RateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | Literal["adaptive"]
+RateLimitOption: TypeAlias = (
+    RateLimit | ResumingRateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | Literal["adaptive"]
+)
 DeadLetter: TypeAlias = Callable[[CapturedError], Any]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -65,12 +68,12 @@ class AsyncOptions:
     `retry`: which outcomes to retry, and when.
     `retries_at_end`: retries keep their delays at the end of the input. By default, as in Flink, the waiting ones are
         made at once, and none after them.
-    `on_error`: what happens to a record whose call has failed for good. "fail" fails the task, "drop" counts it,
-        "capture" emits a CapturedError in its place or, if you set `dead_letter`, passes it to that at once. A callable
-        gets the CapturedError and returns results to emit, as a function does.
+    `on_error`: what happens to a record whose last attempt failed. "fail" fails the task, "drop" counts it, "capture"
+        emits a CapturedError in its place or, if you set `dead_letter`, passes it to that at once. A callable gets the
+        CapturedError and returns results to emit, as a function does.
     `rate_limit`: how many calls can start in a given time. Pass a RateLimit or, to find out how many the service
         accepts, "adaptive" or an AdaptiveRateLimit. They cover all operators that share the host, or with scope "task"
-        only this one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
+        only this one. A ResumingRateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
     `dedupe_by`: value -> key. While a call for a key is in flight, other records of the key wait for its outcome. The
         results of the last `remember` keys used are cached, for up to `remember_ms` if you set it. Aware datetimes are
         the same key if they are the same instant, and all NaN are one key.
@@ -182,12 +185,14 @@ class AsyncOptions:
             raise InvalidTypeError(
                 f"retry is {self.retry!r}; give a RetryStrategy, such as RetryStrategy.fixed_delay(3, 100)"
             )
-        limits = RateLimit | RateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | None
+        limits = RateLimit | ResumingRateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | None
         if not isinstance(self.rate_limit, limits) and self.rate_limit != ADAPTIVE:
             raise InvalidTypeError(
                 f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100), "
                 f'or "{ADAPTIVE}"'
             )
+        if isinstance(self.rate_limit, RateLimit) and self.rate_limit.per_key:
+            raise InvalidValueError("rate_limit has per_key=True, which only an AsyncioHandler takes; leave it out")
         if not isinstance(self.cache, ResultCache | None):
             raise InvalidTypeError(
                 f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(conninfo)"

@@ -135,14 +135,14 @@ def wait_in_chunks(
         ReaderGoneError: `pace` reports the end of the results' reader.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
-    run: _Run[Any, Any] = _Run(function, settings, metrics, max_chunk, without_results)
+    run: _WaitRun[Any, Any] = _WaitRun(function, settings, metrics, max_chunk, without_results)
     return run.of_chunks(chunks) if pace is None else run.paced(chunks, pace)
 
 
 def _wait_for_each(
     values: Iterable[In], function: AnyFunction[In, Any], settings: AsyncOptions, metrics: CallMetrics | None
 ) -> Iterator[Any]:
-    run: _Run[In, Any] = _Run(function, settings, metrics, max_chunk=1000)
+    run: _WaitRun[In, Any] = _WaitRun(function, settings, metrics, max_chunk=1000)
 
     def each() -> Iterator[Any]:
         for results in run.of_values(values):
@@ -152,7 +152,7 @@ def _wait_for_each(
     return each()
 
 
-class _Run(Generic[In, Out]):
+class _WaitRun(Generic[In, Out]):
     """One iteration: its engine, and the values and results that pass between the caller's thread and the loop's.
 
         caller: reads values --_values--> loop: engine --_ready--> caller: yields results
@@ -235,7 +235,7 @@ class _Run(Generic[In, Out]):
             self._end()
 
     def paced(self, chunks: Iterable[Sequence[In]], pace: ReaderPace) -> Iterator[list[Out]]:
-        """As `of_chunks`, but values are taken in only as their results are read."""
+        """The results of chunks, whose values are taken in only as their results are read."""
         reading = iter(chunks)
         chunk: Sequence[In] = ()  # the last one read
         place = begun = given = 0  # the first value of `chunk` not taken in; values taken in; results yielded
@@ -456,7 +456,7 @@ def _options_of(host: CallHost, options: AsyncOptions) -> AsyncOptions:
 def _nothing() -> None: ...
 
 
-_runs: Registry[_Run[Any, Any]] = Registry()  # begun in this process
+_runs: Registry[_WaitRun[Any, Any]] = Registry()  # begun in this process
 
 
 def _after_fork() -> None:

@@ -15,7 +15,7 @@ from pipeline.sweep.settings import LOAD, MOST_NODES, NODES, Axis, value_text
 from pipeline.sweep.workloads import node_count
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.scheduler.capacity.queue_checks import check_queues
-from statemachines.simulation.queues import Queues, derived_queues, lacks_queues, with_queues
+from statemachines.simulation.queues import Queues, check_queues_count, derived_queues, lacks_queues, with_queues
 from statemachines.simulation.workload import Workload
 
 
@@ -86,13 +86,22 @@ def _combination(
     is_derived = lacks_queues(made)
     if is_derived:
         made = with_queues(made, queues())
-    if made.scheduler.kind == "capacity":
-        try:
+    try:
+        if made.scheduler.kind == "capacity":
             check_queues(made.scheduler.queues)
-        except ConfigError as error:
-            raise ConfigError(f"{source}: {error}") from error
+        elif not _are_for_others(chosen):
+            check_queues_count(made)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
     as_typed = tuple((axis.key, value_text(value)) for axis, value in chosen)
     return Combination(number, as_typed, made, nodes, load, is_derived)
+
+
+def _are_for_others(chosen: Sequence[tuple[Axis, Any]]) -> bool:
+    """Whether queues that the FIFO scheduler ignores are the configuration's, for combinations with the other one."""
+    by_path = {axis.path: axis.values for axis, _ in chosen}
+    has_own = any(path.startswith("scheduler.queues") for path in by_path)
+    return "capacity" in by_path.get("scheduler.kind", ()) and not has_own
 
 
 def _with(data: Mapping[str, Any], axis: Axis, value: Any) -> dict[str, Any]:

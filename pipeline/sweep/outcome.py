@@ -24,7 +24,7 @@ _CONTAINER_ENDS = frozenset(state.name for state in CONTAINER_FINAL_STATES)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SweepOutcome:
     """The result of one combination. Deterministic, except for `wall_s`.
 
     An application waits from its submission to its first container, which is its master's. A container, a master's
@@ -86,12 +86,12 @@ class RunRecorder(TransitionRecorder):
         self._first_submission_ms: int | None = None
         self._last_end_ms: int | None = None
         self._used = [0, 0, 0]  # of ended containers, in the units of `used`
-        self.containers = 0
-        self.waits_ms = array("q")
+        self.containers: int = 0
+        self.waits_ms: array[int] = array("q")
         """One per application with a container, in the order of their first containers."""
-        self.container_waits_ms = array("q")
+        self.container_waits_ms: array[int] = array("q")
         """One per allocated container, in the order of their allocations."""
-        self.turnarounds_ms = array("q")
+        self.turnarounds_ms: array[int] = array("q")
         """One per finished application, in the order of their ends."""
 
     @property
@@ -150,7 +150,7 @@ def _add(used: list[int], resource: Resource, ms: int) -> None:
     used[2] += resource.gpu_milli_total * ms
 
 
-def run(workload: Workload, combination: Combination) -> Outcome:
+def run(workload: Workload, combination: Combination) -> SweepOutcome:
     """Replay the workload under the combination. Blocks; starts a handler thread, and ends it.
 
     Raises:
@@ -176,7 +176,7 @@ def run(workload: Workload, combination: Combination) -> Outcome:
         use / (size * span_ms) if size and span_ms else None
         for use, size in zip(recorder.used(), capacity, strict=True)
     ]
-    return Outcome(
+    return SweepOutcome(
         applications=applications,
         finished=ended["FINISHED"],
         failed=ended["FAILED"],
@@ -208,7 +208,7 @@ def run_row(workload: Workload, combination: Combination) -> dict[str, Any]:
     except Exception as error:
         # A failed combination is a result of the sweep and does not stop the others.
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return row | dict.fromkeys(each.name for each in fields(Outcome)) | {"error": reason}
+        return row | dict.fromkeys(each.name for each in fields(SweepOutcome)) | {"error": reason}
     return row | asdict(outcome) | {"error": None}
 
 
@@ -218,7 +218,7 @@ def run_all(workload: Workload, combinations: Iterable[Combination]) -> list[dic
 
 
 def _spread(name: str, values_ms: Iterable[int]) -> dict[str, Any]:
-    """The fields of an Outcome that describe these values."""
+    """The fields of a SweepOutcome that describe these values."""
     in_order = sorted(values_ms)
     return {
         f"{name}_mean_s": sum(in_order) / len(in_order) / _MS_PER_S if in_order else None,

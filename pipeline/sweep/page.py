@@ -14,7 +14,7 @@ from pipeline.report.page.page_views import Figure, Section, TableView, plot
 from pipeline.report.page.rendering import render
 from pipeline.report.plots.plot_style import unit_of
 from pipeline.report.plots.plots import spread_plot
-from pipeline.report.plots.row_chart import Bar, Facet, RowChart
+from pipeline.report.plots.row_chart import Facet, RowBar, RowChart
 from pipeline.report.plots.scales import linear
 from pipeline.report.plots.svg import LegendKey
 
@@ -191,7 +191,7 @@ def _makespan(rows: Sequence[SweepRow]) -> RowChart | None:
     unit_s, unit = unit_of(longest_s)
     names = [settings_text(row) for row in ended]
     bars = [
-        Bar(position, 0, row["makespan_s"] / unit_s, "blue", f"{name}: {text}", text)
+        RowBar(position, 0, row["makespan_s"] / unit_s, "blue", f"{name}: {text}", text)
         for position, (name, row) in enumerate(zip(names, ended, strict=True))
         for text in [duration(row["makespan_s"])]
     ]
@@ -204,7 +204,7 @@ def _utilisation(rows: Sequence[SweepRow]) -> RowChart | None:
         return None
     names = [settings_text(row) for row in rows]
     bars = [
-        Bar(position, 0, 100 * row[key], colour, f"{name}: {title} {exact_percent(row[key])}", lane=lane)
+        RowBar(position, 0, 100 * row[key], colour, f"{name}: {title} {exact_percent(row[key])}", lane=lane)
         for position, (name, row) in enumerate(zip(names, rows, strict=True))
         for lane, (key, title, colour) in enumerate(kinds)
         if row[key] is not None

@@ -43,7 +43,7 @@ class Axis:
     """One key that is varied."""
 
     key: str
-    """As typed."""
+    """The key that the user typed."""
     path: str
     """The configuration key, or `nodes` or `load`."""
     values: tuple[Any, ...]

@@ -73,7 +73,7 @@ def read_log(
     errors: str = "surrogateescape",
     on_format: Callable[[LogFormat], object] | None = None,
 ) -> Generator[Record | Unparsed]:
-    """As `parse_lines`, for a file in UTF-8 or UTF-16, unpacked if its name ends in a suffix of `PACKED`.
+    """Parse a file in UTF-8 or UTF-16, unpacked if its name ends in a suffix of `PACKED`.
 
     Reads lazily: the lines that are searched for a format, and one record for each source, are in memory. Bytes that
     are not UTF-16 are replaced. Times without a year are no later than the file's last change.

@@ -89,12 +89,12 @@ class RecordHeader(NamedTuple):
     thread: str | None
     """None if the layout omits it."""
     logger: str
-    """As written: with its package, abbreviated or without; empty if the line has none."""
+    """What the line has: with its package, abbreviated or without; empty if the line has none."""
     message: str
     """Without blanks at its end."""
 
 
-class Layout(IntEnum):
+class HeaderLayout(IntEnum):
     """The layouts that are looked for in a file; each includes all before it."""
 
     HADOOP = 0
@@ -122,7 +122,7 @@ def read_header(line: str, clock: LogClock) -> RecordHeader | None:
     return tuple.__new__(RecordHeader, parts)
 
 
-def header_reader(layout: Layout) -> HeaderReader:
+def header_reader(layout: HeaderLayout) -> HeaderReader:
     """The function that parses headers in this layout and in all before it."""
     return _READERS[layout]
 
@@ -155,11 +155,11 @@ def _read_name_only(line: str, clock: LogClock) -> RecordHeader | None:
     return None if read_message(header.logger, header.message) is None else header
 
 
-_READERS: dict[Layout, HeaderReader] = {
-    Layout.HADOOP: read_header,
-    Layout.OTHER: _read_other,
-    Layout.UNTIMED: _read_untimed,
-    Layout.NAME_ONLY: _read_name_only,
+_READERS: dict[HeaderLayout, HeaderReader] = {
+    HeaderLayout.HADOOP: read_header,
+    HeaderLayout.OTHER: _read_other,
+    HeaderLayout.UNTIMED: _read_untimed,
+    HeaderLayout.NAME_ONLY: _read_name_only,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.yarnlog.clock import LogClock
-from pipeline.yarnlog.headers import HeaderReader, Layout, header_reader, is_full_header
+from pipeline.yarnlog.headers import HeaderLayout, HeaderReader, header_reader, is_full_header
 from pipeline.yarnlog.messages import MARKERS, read_message
 from pipeline.yarnlog.prefixes import Prefix, prefixes, without_prefixes
 
@@ -27,7 +27,7 @@ class LogFormat:
 
     prefixes: tuple[str, ...] = ()
     """Names of the prefixes, outermost first."""
-    layout: Layout = Layout.HADOOP
+    layout: HeaderLayout = HeaderLayout.HADOOP
 
     def reader(self) -> HeaderReader:
         """The function that parses headers in this format, without prefixes."""
@@ -66,12 +66,12 @@ def _longer(chain: tuple[str, ...], texts: list[str]) -> Iterator[tuple[tuple[st
             yield (*chain, prefix.name), [line.text for line in without]
 
 
-def _layout(texts: Sequence[str], clock: LogClock) -> tuple[Layout, _Score]:
+def _layout(texts: Sequence[str], clock: LogClock) -> tuple[HeaderLayout, _Score]:
     shortened = [text[:_CHARACTERS] for text in texts]
-    layout, best = Layout.HADOOP, (0, 0, 0)
-    for candidate in Layout:
+    layout, best = HeaderLayout.HADOOP, (0, 0, 0)
+    for candidate in HeaderLayout:
         score = _score(shortened, header_reader(candidate), clock)
-        if candidate >= Layout.UNTIMED:
+        if candidate >= HeaderLayout.UNTIMED:
             # Text without a time is a header only if its message is known.
             score = score[0], *best[1:]
         if _beats(score, best):

@@ -38,7 +38,7 @@ _NO_YEAR = date(1970, 12, 31)
 Pieces = Sequence[tuple[int, str]]
 """Number and text of the file's lines that hold a line."""
 _Line = tuple[int, str, str | None, str | None, Pieces | None]
-"""As `Numbered`."""
+"""The fields of a `Numbered`, in its order."""
 
 
 class Record(NamedTuple):

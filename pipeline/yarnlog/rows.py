@@ -54,7 +54,7 @@ class UnparsedRow(NamedTuple):
     """A line outside of records."""
 
     seq: int
-    """As in `LogRow`."""
+    """Unique also among the numbers of LogRow."""
     file: str
     line: int
     text: str

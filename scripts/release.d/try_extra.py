@@ -59,6 +59,13 @@ def web() -> None:
         assert b'"jobs"' in answer, answer
 
 
+def cron() -> None:
+    from dispatcher import AsyncDispatcher, Event
+
+    nightly = AsyncDispatcher().post_every(cron="0 7 * * 1-5", tz="Europe/Berlin", event=Event(JobEventType.SUBMITTED))
+    assert nightly.due is not None
+
+
 def spark() -> None:
     from pipeline.spark import spark_session
 
@@ -89,7 +96,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 def main() -> None:
     core()
-    tries = {"cli": cli, "web": web, "spark": spark, "connect": connect, "postgres": postgres}
+    tries = {"cli": cli, "cron": cron, "web": web, "spark": spark, "connect": connect, "postgres": postgres}
     if sys.argv[1] in tries:
         tries[sys.argv[1]]()
     else:

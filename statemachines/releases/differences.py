@@ -1,6 +1,6 @@
 """The arcs that not every release declares, by machine.
 
-The modules beside this one list them, one in each line: machine, from_state, event, to_state and, joined by `|`, the
+The other modules of this package list them, one a line: machine, from_state, event, to_state and, joined by `|`, the
 releases that declare the arc. An arc of Hadoop 3 that is not listed is also an arc of 2.4 and 2.7.
 """
 
@@ -21,27 +21,27 @@ ANY = "any"
 """The arcs of all releases together."""
 
 
-class Arc(NamedTuple):
+class ReleaseArc(NamedTuple):
     from_state: str
     event: str
     to_state: str
 
 
 @cache
-def differences() -> Mapping[str, Mapping[Arc, tuple[str, ...]]]:
+def differences() -> Mapping[str, Mapping[ReleaseArc, tuple[str, ...]]]:
     """The releases that declare an arc, from the oldest to the newest, by machine and arc. Any thread.
 
     A machine or an arc on which the releases agree has no entry.
     """
-    found: dict[str, dict[Arc, tuple[str, ...]]] = {}
+    found: dict[str, dict[ReleaseArc, tuple[str, ...]]] = {}
     for module in (resourcemanager, mapreduce, nodemanager):
         for line in module.ROWS.splitlines():
             machine, from_state, event, to_state, releases = line.split(",")
-            found.setdefault(machine, {})[Arc(from_state, event, to_state)] = tuple(releases.split("|"))
+            found.setdefault(machine, {})[ReleaseArc(from_state, event, to_state)] = tuple(releases.split("|"))
     return found
 
 
-def of_release(machine: str, arcs: frozenset[Arc], release: str) -> frozenset[Arc]:
+def of_release(machine: str, arcs: frozenset[ReleaseArc], release: str) -> frozenset[ReleaseArc]:
     """The arcs that `release`, one of `RELEASES` or `ANY`, declares for a machine whose arcs in Hadoop 3 are `arcs`."""
     differing = differences().get(machine, {})
     if release == ANY:

@@ -13,7 +13,7 @@ from dispatcher.mailbox import ProcessingTimeService
 from statemachines.factory import StateMachineFactory
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmappattempt import MASTER_SILENT, RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer, rmnode_table
@@ -25,10 +25,12 @@ from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.records.acls import QueueACLs
 from statemachines.resourcemanager.records.config import ResourceManagerConfig
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
-    table.FACTORY.name: table.FACTORY for table in (rmapp_table, rmappattempt_table, rmcontainer, rmnode_table)
+    factory.name: factory
+    for factory in (rmapp_table.LIVE, rmappattempt_table.LIVE, rmcontainer.FACTORY, rmnode_table.LIVE)
 }
 """The machines' tables, by their names in the journal."""
 
@@ -63,7 +65,7 @@ class RMContext:
         `call` runs a function on the handler thread and returns its result; `execute` does not wait for it.
         """
         self.config = config
-        self.acls = QueueACLs(config)  # never changes
+        self.acls: QueueACLs = QueueACLs(config)  # any thread
         self.factories: Mapping[str, StateMachineFactory[Any, Any]] = {
             name: recorder.recorded(factory) for name, factory in FACTORIES.items()
         }
@@ -83,18 +85,23 @@ class RMContext:
         self.nodes: dict[str, RMNode] = {}
         self.inactive_nodes: dict[str, RMNode] = {}
         self.node_labels: dict[str, str] = {}  # by node: the partition that an administrator gave it
+        self.node_capacities: dict[str, Resource] = {}  # by node: the capacity that an administrator gave it
         self.master_sessions: dict[str, MasterSession] = {}  # by attempt: masters that may call
-        self.node_changes = NodeChangeLog()
+        self.node_changes: NodeChangeLog = NodeChangeLog()
         am_ms = round(config.am_expiry_interval_s * 1000) if expires else None
         nm_ms = round(config.nm_expiry_interval_s * 1000) if expires else None
-        self.am_liveliness_monitor = self._monitor("AMLivelinessMonitor", am_ms, self._expire_attempt)
-        self.am_finishing_monitor = self._monitor("AMFinishingMonitor", am_ms, self._expire_attempt)
-        self.nm_liveliness_monitor = self._monitor("NMLivelinessMonitor", nm_ms, self._expire_node)
-        self.container_allocation_expirer = self._monitor(
+        self.am_liveliness_monitor: LivelinessMonitor = self._monitor(
+            "AMLivelinessMonitor", am_ms, self._expire_attempt
+        )
+        self.am_finishing_monitor: LivelinessMonitor = self._monitor("AMFinishingMonitor", am_ms, self._expire_attempt)
+        self.nm_liveliness_monitor: LivelinessMonitor = self._monitor("NMLivelinessMonitor", nm_ms, self._expire_node)
+        self.container_allocation_expirer: LivelinessMonitor = self._monitor(
             "ContainerAllocationExpirer", round(config.container_allocation_expiry_s * 1000), self._expire_container
         )
-        self.app_lifetime_monitor = DeadlineMonitor("RMAppLifetimeMonitor", self.now_ms, self._end_lifetime)
-        self.scheduler = scheduler(self)
+        self.app_lifetime_monitor: DeadlineMonitor = DeadlineMonitor(
+            "RMAppLifetimeMonitor", self.now_ms, self._end_lifetime
+        )
+        self.scheduler: ResourceScheduler = scheduler(self)
 
     @property
     def monitors(self) -> tuple[LivelinessMonitor | DeadlineMonitor, ...]:
@@ -111,7 +118,7 @@ class RMContext:
         return LivelinessMonitor(name, interval_ms, self.steady_ms, expire)
 
     def _expire_attempt(self, attempt_id: str) -> None:
-        self.post(RMAppAttemptEvent(RMAppAttemptEventType.EXPIRE, attempt_id, "the master was silent for too long"))
+        self.post(RMAppAttemptEvent(RMAppAttemptEventType.EXPIRE, attempt_id, MASTER_SILENT))
 
     def _expire_node(self, node_id: str) -> None:
         self.post(RMNodeEvent(RMNodeEventType.EXPIRE, node_id))

@@ -21,7 +21,9 @@ from dispatcher import (
     register_metrics,
 )
 from dispatcher.mailbox import MailboxTimeService, ManualClock, ProcessingTimeService, SystemProcessingTimeService
-from dispatcher.service import Service, ServiceState
+from dispatcher.metrics import MetricsSource
+from dispatcher.service import Service, ServiceState, stop_on_failure
+from dispatcher.util.functions import require_kind, require_plain
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
@@ -42,7 +44,10 @@ from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor, L
 from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES, RMContainer
 from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.records.stored_state import RMState
-from statemachines.resourcemanager.scheduler.factory import make_scheduler
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.core.books import SchedulerContext
+from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher, NodeManagers
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
@@ -55,7 +60,7 @@ from statemachines.resourcemanager.services.virtual_time import VirtualTime
 from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStore
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
 _EXPIRE_EVERY_MS = 20
@@ -66,6 +71,30 @@ class SupportsJoin(Protocol[T_co]):
     """An object that can join a resource manager from any thread, such as a workload with its nodes and clients."""
 
     def join(self, manager: ResourceManager) -> T_co: ...
+
+
+def make_scheduler(context: SchedulerContext, on_heartbeat: bool = False) -> ResourceScheduler:
+    """The configured scheduler. `on_heartbeat`: it assigns containers on node heartbeats; otherwise as soon as a node
+    has room.
+
+    Raises:
+        ConfigError: the configured queues do not form a valid tree; names the key.
+    """
+    kind = CapacityScheduler if context.config.scheduler.kind == "capacity" else FifoScheduler
+    return kind(context, on_heartbeat=on_heartbeat)
+
+
+def _check_kinds(config: object, node_managers: object, clock: object, recorder: object, store: object) -> None:
+    require_kind(config, "config", ResourceManagerConfig)
+    if node_managers is not None:
+        require_plain(node_managers, "node_managers", "takes the resource manager")
+    for value, name, kind in (
+        (clock, "clock", ManualClock),
+        (recorder, "recorder", TransitionRecorder),
+        (store, "store", RMStateStore),
+    ):
+        if value is not None:
+            require_kind(value, name, kind)
 
 
 class ResourceManager(CompositeService):
@@ -97,15 +126,17 @@ class ResourceManager(CompositeService):
         store: RMStateStore | None = None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self.settings = settings = config or ResourceManagerConfig()
+        settings = config if config is not None else ResourceManagerConfig()
+        self.settings: ResourceManagerConfig = settings
+        _check_kinds(settings, node_managers, clock, recorder, store)
         super().__init__(settings.name)
         # A replay is looked at when it has ended.
-        self.recorder = recorder or TransitionRecorder(
+        self.recorder: TransitionRecorder = recorder or TransitionRecorder(
             journal, lists_entities=clock is None, ends={RMContainer.machine: CONTAINER_FINAL_STATES}
         )
-        self.in_virtual_time = clock is not None
+        self.in_virtual_time: bool = clock is not None
         self._on_idle = on_idle
-        self.dispatcher = AsyncDispatcher(
+        self.dispatcher: AsyncDispatcher = AsyncDispatcher(
             settings.dispatcher,
             name=settings.name,
             journal=journal,
@@ -122,7 +153,8 @@ class ResourceManager(CompositeService):
         """All dispatchers, the central one first. Complete once the constructor returns. Thread-safe."""
         self.scheduler_path: list[AsyncDispatcher] = [self.dispatcher]
         """The dispatchers whose queues an event for the scheduler passes, in order, like `dispatchers`. Thread-safe."""
-        self.registry = CollectorRegistry()
+        self.registry: CollectorRegistry = CollectorRegistry()
+        self._sources: dict[str, MetricsSource] = {}  # the thread that makes the daemon
         self.metrics_server: MetricsServer | None = None
         if settings.metrics.enabled:
             self.metrics_server = MetricsServer(settings.metrics, self.registry)
@@ -130,6 +162,7 @@ class ResourceManager(CompositeService):
 
         self._executor = self.dispatcher.mailbox_executor
         timers = MailboxTimeService(time_service, self._executor)
+        self.context: RMContext
         self.context = context = RMContext(
             settings,
             self.dispatcher,
@@ -145,18 +178,20 @@ class ResourceManager(CompositeService):
             on_handler_thread=self.dispatcher.is_handler_thread,
         )
         # Virtual time would pass while a store with its own thread writes.
-        self.store = store or (MemoryRMStateStore() if clock is not None else _configured_store(settings))
+        self.store: RMStateStore | MemoryRMStateStore = store or (
+            MemoryRMStateStore() if clock is not None else _configured_store(settings)
+        )
         self.store.attach(context)
-        self.started_ms = context.now_ms()
+        self.started_ms: int = context.now_ms()
         """When it was created, and later when it was started, in Unix ms of its clock. Thread-safe."""
         self._recovered = RMState()  # loaded by the start, before the handler thread runs
         # The first mail: applications are recovered before any node or client is served.
-        self._executor.execute(lambda: recover(context, self._recovered), "recovery")
-        self.clients = ClientRMService(context)
-        self.masters = ApplicationMasterService(context)
-        self.nodes_list_manager = NodesListManager(context)
-        self.admin = AdminService(context, self.nodes_list_manager)
-        self.tracker = ResourceTrackerService(context, self.nodes_list_manager)
+        self._executor.execute(self._recover, "recovery")
+        self.clients: ClientRMService = ClientRMService(context)
+        self.masters: ApplicationMasterService = ApplicationMasterService(context)
+        self.nodes_list_manager: NodesListManager = NodesListManager(context)
+        self.admin: AdminService = AdminService(context, self.nodes_list_manager)
+        self.tracker: ResourceTrackerService = ResourceTrackerService(context, self.nodes_list_manager)
         self._launcher = ApplicationMasterLauncher(context)
         self.node_managers: NodeManagers | None = None  # handler thread, or before it starts
         self._monitors: tuple[Monitor, ...] = (*context.monitors, *self.nodes_list_manager.monitors)
@@ -197,6 +232,11 @@ class ResourceManager(CompositeService):
         """Let something join, such as a workload, and return the result of its `join`. Thread-safe."""
         return newcomer.join(self)
 
+    def show_metrics(self, name: str, source: MetricsSource) -> None:
+        """Add a source to the central dispatcher's metrics, in place of an earlier one of that name."""
+        self._sources[name] = source
+        register_metrics(self.dispatcher, self.registry, self._sources.values())
+
     def service_start(self) -> None:
         self.started_ms = self.context.now_ms()
         self.context.epoch = self.store.get_and_increment_epoch()
@@ -208,6 +248,10 @@ class ResourceManager(CompositeService):
             self.context.timers.schedule_with_fixed_delay(
                 lambda _: self._expire_due(), _EXPIRE_EVERY_MS, _EXPIRE_EVERY_MS
             )
+
+    def _recover(self) -> None:
+        self.admin.restore(self._recovered)
+        recover(self.context, self._recovered)
 
     def _warn_of_open_queues(self) -> None:
         queues = self.clients.acls.open_to_all()
@@ -234,7 +278,8 @@ class ResourceManager(CompositeService):
                 members, name=f"{self.name}-dispatchers", drain_timeout_s=self.settings.dispatcher.drain_timeout_s
             )
         )
-        register_metrics(self.dispatcher, self.registry, [self.recorder])
+        self.show_metrics("machines", self.recorder)
+        self.show_metrics("store", self.store)
         if isinstance(self.store, SqliteRMStateStore):
             members.append(self.store.dispatcher)
         for member in members[1:]:
@@ -265,7 +310,7 @@ class ResourceManager(CompositeService):
     def _end(self, event: RMFatalEvent) -> None:
         """Stop the resource manager, since it could no longer keep what it has acknowledged."""
         log.critical("%s: %s of %s: stopping", self.name, event.type.name, event.entity, exc_info=event.cause)
-        self.dispatcher.stop_on_failure(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
+        stop_on_failure(self.dispatcher, event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
 
     def _on_dispatcher(self, dispatcher: Service) -> None:
         """Fail waiting callers at once when the dispatcher stops by itself, before the resource manager is stopped."""
@@ -300,6 +345,7 @@ def _configured_store(settings: ResourceManagerConfig) -> RMStateStore:
     return SqliteRMStateStore(
         config.path,
         batch_size=config.batch_size,
+        slow_after_s=config.slow_after_s,
         name=f"{settings.name}-store",
         config=DispatcherConfig(
             handler_warn_after_s=settings.dispatcher.handler_warn_after_s,

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.errors import InvalidTypeError
 from statemachines.resourcemanager.context import RMContext
@@ -43,10 +44,16 @@ from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, ScheduledCall
-from statemachines.simulation.nodes import PHASES, REGULAR_PHASES, SimulatedNode
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
+
 EXIT_FAILURE = 1
+_PHASES = 10
+"""The number of different times in an interval at which heartbeats are sent in virtual time."""
+_REGULAR_PHASES = 50
+"""The same in real time: the heartbeats of one phase keep the handler thread for a few ms, even of 10,000 nodes."""
 _RESTART_MS = 1000
 """After a shutdown, and between two attempts to register again."""
 _STOPPED = "stopped by the resource manager"
@@ -58,20 +65,62 @@ _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FIN
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
 
+class SimulatedNode:
+    """One node manager: its running containers, and the changes that it has not reported yet.
+
+    It ends due tasks only when it reports: before that, the difference cannot be observed.
+    """
+
+    # Two dozen containers run on each of 20,000 nodes, so none has an object of its own here.
+    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spare", "spec")
+
+    def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int, phases: int) -> None:
+        self.id: str = node_id
+        self.spec: NodeSpec = spec
+        self.running: dict[str, RMContainer] = {}  # by id
+        # A heap of (end, order of the starts, container); the container may have ended before.
+        self.ends: list[tuple[int, int, str]] = []
+        self.launched: list[str] = []
+        self.finished: list[ContainerStatus] = []
+        self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
+        self.report_ms: int = 0  # when that is
+        self.spare: ScheduledCall | None = None  # the last heartbeat, which the next one may use again
+        # A few phases: not all nodes report at once, and the reports of one phase are handled in one batch.
+        self.phase: int = zlib.crc32(node_id.encode()) % phases * interval_ms // phases
+
+    def end_due(self, now_ms: int) -> None:
+        """End the tasks whose time has come."""
+        ends, running = self.ends, self.running
+        while ends and ends[0][0] <= now_ms:
+            _, _, container_id = heapq.heappop(ends)
+            if running.pop(container_id, None) is not None:
+                self.finished.append(ContainerStatus(container_id, EXIT_SUCCESS))
+
+    def next_end_ms(self) -> int | None:
+        """When the next task ends; None: none runs that ends by itself."""
+        ends, running = self.ends, self.running
+        while ends:
+            end_ms, _, container_id = ends[0]
+            if container_id in running:
+                return end_ms
+            heapq.heappop(ends)
+        return None
+
+
 class SimulatedCluster:
     """The NodeManagers of all nodes, and the masters on them."""
 
     def __init__(self, manager: ResourceManager) -> None:
         self._context = context = manager.context
         self._tracker = manager.tracker
-        self.masters = manager.masters
-        self.is_regular = not manager.in_virtual_time  # heartbeats are sent even without changes
+        self.masters: ApplicationMasterService = manager.masters
+        self.is_regular: bool = not manager.in_virtual_time  # heartbeats are sent even without changes
         config = context.config
         self._interval_ms = (
             config.nm_heartbeat_interval_ms if self.is_regular else config.simulation.heartbeat_interval_ms
         )
-        self._phases = REGULAR_PHASES if self.is_regular else PHASES
-        self.agenda = Agenda(context.now_ms)
+        self._phases = _REGULAR_PHASES if self.is_regular else _PHASES
+        self.agenda: Agenda = Agenda(context.now_ms)
         self._due = self._report  # one bound method for all nodes: each heartbeat would make its own
         self.specs: dict[str, ApplicationSpec] = {}  # by id of the live application
         self.start_ms = 0  # when the workload's time began
@@ -121,6 +170,17 @@ class SimulatedCluster:
             self._silent_from_ms[node_id] = self._context.now_ms() + round(silent_s * 1000)
         if self.is_regular:
             self._report_at(node, self.next_heartbeat_ms(node.phase))
+
+    def start_node(self, spec: NodeSpec) -> None:
+        """Start a node manager. While its host may have no nodes, start it again and again, as a supervisor does.
+
+        In virtual time, such a node stays away.
+        """
+        try:
+            self.add_node(spec)
+        except NodeRefusedError:
+            if self.is_regular:
+                self._start_again_later(spec)
 
     def start_container(self, container: RMContainer) -> None:
         """Start a master's container; the master registers after a delay."""
@@ -231,11 +291,7 @@ class SimulatedCluster:
         self.agenda.at(self._context.now_ms() + _RESTART_MS, self._start_again, ScheduledCall(spec))
 
     def _start_again(self, call: ScheduledCall) -> None:
-        """Start a node manager that was shut down, as a supervisor does, until its node is recommissioned."""
-        try:
-            self.add_node(call.about)
-        except NodeRefusedError:
-            self._start_again_later(call.about)
+        self.start_node(call.about)
 
     # -- events that would otherwise reach the daemons by a response ---------------------------------------------------
 
@@ -292,7 +348,7 @@ class SimulatedMaster:
         self._cluster = cluster
         self._agenda = cluster.agenda
         self._context = context
-        self.container = container.entity
+        self.container: str = container.entity
         self._attempt = container.attempt
         self._spec = spec
         # In the order of the requests; a container's `tag` is its index here.
@@ -300,11 +356,10 @@ class SimulatedMaster:
         self._asked = 0
         self._asks: list[ContainerRequest] = []  # for the next heartbeat
         self._left = len(self._containers)
-        # By container that it started; None: no container can be preempted.
-        self._tags: dict[str, int] | None = {} if context.config.scheduler.preemption.enabled else None
+        self._tags: dict[str, int] = {}  # by container that it started and of whose end it has not heard
         self._registered = False
         self.stopped = False  # its container has ended; read by the agenda
-        self.reports = False  # a heartbeat is scheduled; read by the cluster
+        self.reports: bool = False  # a heartbeat is scheduled; read by the cluster
         self._phase = cluster.phase_of(context.now_ms())
 
     def register_later(self) -> None:
@@ -350,10 +405,9 @@ class SimulatedMaster:
             self._cluster.end_master(self.container, EXIT_FAILURE, str(error))
             return
         for container in response.allocated:
+            tag = self._tags[container.entity] = container.request.tag
             try:
-                self._cluster.start_task(container, self._containers[container.request.tag].duration_ms)
-                if self._tags is not None:
-                    self._tags[container.entity] = container.request.tag
+                self._cluster.start_task(container, self._containers[tag].duration_ms)
             except ConnectionError:  # its node was just shut down: CONTAINER_FINISHED follows
                 continue
         if response.finished:
@@ -362,14 +416,19 @@ class SimulatedMaster:
             self._schedule_heartbeat()
 
     def _count_finished(self, finished: Sequence[ContainerStatus]) -> None:
-        """Count finished containers; request preempted ones again, as their work is not done."""
-        self._left -= len(finished)
-        tags = self._tags or {}
-        for status in finished if tags else ():
-            tag = tags.pop(status.container, None)
-            if tag is not None and status.exit_status == EXIT_PREEMPTED:
-                self._left += 1
+        """Count finished containers; request preempted ones again, as their work is not done.
+
+        Others are not its work: an earlier attempt's, or those that ended before it pulled them, which the scheduler
+        replaces.
+        """
+        for status in finished:
+            tag = self._tags.pop(status.container, None)
+            if tag is None:
+                continue
+            if status.exit_status == EXIT_PREEMPTED:
                 self._asks.append(self._request(tag))
+            else:
+                self._left -= 1
         if not self._left:
             self._end_later()
         elif self._asks and not self._cluster.is_regular:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dispatcher.errors import ConfigError
-from statemachines.resourcemanager.records.config import QueueConfig, ResourceManagerConfig
+from statemachines.resourcemanager.records.config import QueueConfig, ResourceManagerConfig, SchedulerConfig
 from statemachines.simulation.workload import Workload
 
 Queues = tuple[QueueConfig, ...]
@@ -27,6 +27,19 @@ def with_queues(config: ResourceManagerConfig, queues: Queues) -> ResourceManage
     if "maximum_am_resource_percent" not in config.scheduler.model_fields_set:
         changes["maximum_am_resource_percent"] = _ALL_OF_A_QUEUE_PERCENT
     return config.model_copy(update={"scheduler": config.scheduler.model_copy(update=changes)})
+
+
+def check_queues_count(config: ResourceManagerConfig) -> None:
+    """Check that a configuration has queues only where a scheduler uses them.
+
+    Raises:
+        ConfigError: it has queues, and the FIFO scheduler.
+    """
+    scheduler = config.scheduler
+    if scheduler.kind == "fifo" and scheduler.queues != SchedulerConfig().queues:
+        raise ConfigError(
+            "scheduler.queues: scheduler.kind fifo has one queue, default; remove the queues, or set kind: capacity"
+        )
 
 
 def for_workload(config: ResourceManagerConfig, workload: Workload) -> ResourceManagerConfig:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dispatcher import JournalWriter
 from dispatcher.journal.run_config import write_run_config
 from dispatcher.mailbox import ManualClock
 from dispatcher.util.figures import counted
+from dispatcher.util.functions import require_kind
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppState
@@ -26,6 +28,9 @@ from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, Wait
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.queues import Queues, for_workload
 from statemachines.simulation.workload import Workload
+
+if TYPE_CHECKING:
+    from statemachines.simulation.workload.model import RecordedWaits
 
 _FINAL = frozenset(state.name for state in FINAL_STATES)
 _MOST_LOOKS = 1_000
@@ -81,6 +86,7 @@ class Replay:
         clock: ManualClock | None = None,
         recorder: TransitionRecorder | None = None,
     ) -> None:
+        require_kind(workload, "workload", Workload)
         self.workload = workload
         configured = config or ResourceManagerConfig()
         self._config = for_workload(configured, workload)
@@ -93,7 +99,7 @@ class Replay:
         if journal_path is not None:
             journal = JournalWriter(journal_path, self._config.journal)
             write_run_config(journal.path, self._config, f"A replay of the workload {workload.name} in virtual time.")
-        self.manager = ResourceManager(
+        self.manager: ResourceManager = ResourceManager(
             self._config,
             node_managers=SimulatedCluster,
             clock=self._clock,
@@ -102,7 +108,7 @@ class Replay:
             on_idle=self._idle,
         )
         # Before the start, so that the handler thread is not idle before the workload has joined.
-        self.waits = self.manager.bring(workload)
+        self.waits: RecordedWaits = self.manager.bring(workload)
         self._started_s = 0.0  # the thread that starts and stops the replay writes; any thread reads
         self._stopped_s: float | None = None  # written and read as _started_s
 

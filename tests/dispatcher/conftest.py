@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, Event
+from dispatcher.metrics.transition_ring import ring
+from dispatcher.util.registry import Registry
 
 TIMEOUT_S = 60.0
 """For waits that succeed at once unless something is broken."""
@@ -123,3 +125,14 @@ def assert_accounts_balance(dispatcher: AsyncDispatcher, accepted: int) -> None:
         dispatcher.stats().discarded,
     )
     assert dispatcher.stats().accepted == sum(parts) == accepted, parts
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test sees only its own dispatchers, services and entities: others may have left theirs in a cycle."""
+    monkeypatch.setattr("dispatcher.view._views", Registry())
+    monkeypatch.setattr("dispatcher.service._all_services", Registry())
+    monkeypatch.setattr("dispatcher.metrics.entities._sources", Registry())
+    ring.resize(0)
+    yield
+    ring.resize(0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import signal
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from typing import Any, Final
 
 import pytest
@@ -37,7 +37,7 @@ def in_child(action: Callable[[], Any]) -> Any:
             os._exit(code)
     os.close(write_end)
     try:
-        answered, _, _ = select.select([read_end], [], [], TIMEOUT_S)
+        answered = wait([read_end], TIMEOUT_S)  # any number of files may be open, which select cannot take
         if not answered:
             os.kill(pid, signal.SIGKILL)
         data = os.read(read_end, 65536)

@@ -22,11 +22,10 @@ from dispatcher import (
     JournalConfig,
     JournalWriter,
     MultiDispatcher,
-    RejectedExecutionError,
     ServiceState,
     aio,
 )
-from dispatcher.mailbox import ManualClock
+from dispatcher.mailbox import ManualClock, RejectedExecutionError
 from dispatcher.testing import InlineDispatcher
 from dispatcher.util import threads
 

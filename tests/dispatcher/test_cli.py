@@ -16,6 +16,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, Retry
 from dispatcher.journal.format.frames import Frame, FrameReader
+from dispatcher.util.figures import counted
 
 from ..commands import COMMAND, ROOT, Ended, run_command, run_here
 from ..journal_rows import begin, end
@@ -98,7 +99,7 @@ def test_tail_prints_the_last_events(journal: Path) -> None:
     assert [line[:9] for line in done.out.splitlines()] == ['{"seq": 2', '{"seq": 3']
 
 
-def test_history_prints_what_happened_to_an_entity_and_indexes_the_journal(tmp_path: Path) -> None:
+def test_history_prints_what_happened_to_an_entity(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with contextlib.closing(JournalWriter(path)) as writer:
         for number in range(6):
@@ -118,13 +119,12 @@ def test_history_prints_what_happened_to_an_entity_and_indexes_the_journal(tmp_p
         ["AT", "SEQ", "MACHINE", "FROM", "EVENT", "TO", "WAITED", "HANDLED", "IN", "REMARKS"],
         ["2023-11-14T22:13:20.006000Z", "5", "-", "-", "Work.DO", "-", "0.005", "ms", "0.000", "ms", "failed,",
          "ValueError:", "no"],
-        ["2023-11-14T22:13:20.003000Z", "3", "Job", "DO", "Work.DO", "DO", "0.005", "ms", "0.000", "ms", "refused"],
+        ["2023-11-14T22:13:20.003000Z", "3", "Job", "DO", "Work.DO", "DO", "0.005", "ms", "0.000", "ms", "rejected"],
         ["2023-11-14T22:13:20.000000Z", "1", "Job", "DO", "Work.DO", "DO", "0.005", "ms", "0.000", "ms"],
     ]  # fmt: skip
     [row] = map(json.loads, pages.out.splitlines())
     assert (row["seq"], row["machine"], row["valid"], row["event_entity"]) == (3, "Job", False, "job_0")
     assert pages.err == "older rows may exist: --before-seq 3\n"
-    assert (path / ".segment-00000001.history").exists()
 
 
 def test_history_names_an_entity_that_it_does_not_find_and_a_missing_journal(journal: Path, tmp_path: Path) -> None:
@@ -145,7 +145,6 @@ def test_history_reads_a_damaged_journal_and_says_so(journal: Path) -> None:
 
     assert done.code == 1
     assert done.err.startswith(f"{segment.name}: ")
-    assert not (journal / ".segment-00000001.history").exists()
 
 
 def test_recover_closes_what_a_crash_left_open(journal: Path) -> None:
@@ -306,7 +305,8 @@ def test_recover_leaves_an_attempt_that_is_due_much_later(tmp_path: Path, monkey
         done = run_here("journal", "recover", left, "--with", "failing_daemon:make")
 
         assert done.code == 0
-        assert done.out.splitlines()[-1] == f"{handled} events handled, 0 failed, 0 left, 1 scheduled for later"
+        events = counted(handled, "event")
+        assert done.out.splitlines()[-1] == f"{events} handled, 0 failed, 0 left, 1 scheduled for later"
     writer.close()
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from dispatcher import ConfigError, DispatcherConfig, load_config
+from dispatcher import AsyncDispatcher, ConfigError, DispatcherConfig, JournalConfig, load_config
 from dispatcher.config import ConfigModel, configure_logging, parse_config
 
 
@@ -101,13 +101,13 @@ def test_values_do_not_change_after_loading() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nam: x", ": unknown key nam; allowed here: dispatcher, name, path, queues, ratio, spare"),
+        ("nam: x", ": unknown key nam; allowed here: dispatcher, name, path, queues, ratio, spare; did you mean name?"),
         (
             "dispatcher: {batchsize: 3}",
             ": unknown key dispatcher.batchsize; allowed here: at_exit, batch_size, drain_events_on_stop, "
-            "drain_timeout_s, handler_warn_after_s, liveness_stuck_after_s, measure_times, "
-            "print_events_info_threshold, queue_capacity, queue_full_policy, "
-            "queue_full_timeout_s",
+            "drain_timeout_s, failing_warn_from, failing_warn_share, handler_warn_after_s, liveness_stuck_after_s, "
+            "measure_times, print_events_info_threshold, queue_capacity, queue_full_policy, "
+            "queue_full_timeout_s, queue_grows_warn_from, queue_grows_warn_s; did you mean batch_size?",
         ),
         ("queues: [{name: a}, {name: b, cap: 1}]", ": unknown key queues[1].cap; allowed here: capacity, name"),
         ("spare: {name: a, cap: 1}", ": unknown key spare.cap; allowed here: capacity, name"),
@@ -304,6 +304,46 @@ def test_values_that_aliases_repeat_beyond_all_bounds_are_refused(write: Callabl
     assert "aliases repeat more than 100,000 values" in refusal(write("\n".join(levels)))
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Queue(name="a", capcity=1),  # type: ignore[call-arg]
+            "Queue: unknown key capcity; allowed here: capacity, name; did you mean capacity?",
+        ),
+        (
+            lambda: Daemon.model_validate({"queues": [{"name": "a", "capacity": "1"}]}),
+            "Daemon: queues[0].capacity: '1' is not allowed; input should be a valid integer",
+        ),
+        (
+            lambda: JournalConfig(history_index=False),  # type: ignore[call-arg]
+            "JournalConfig: history_index is no longer a key; lookups search the journal, which needs no index: "
+            "remove the key",
+        ),
+        (
+            lambda: JournalConfig(durability="snyc"),  # type: ignore[arg-type]
+            "JournalConfig: durability: 'snyc' is not allowed; input should be 'none', 'interval' or 'sync'; "
+            "did you mean sync?",
+        ),
+        (
+            lambda: JournalConfig.model_validate_json("3"),
+            "JournalConfig: 3 is not allowed; input should be an object",
+        ),
+        (
+            lambda: AsyncDispatcher(queue_capacity=0),
+            "DispatcherConfig: queue_capacity: 0 is not allowed; input should be greater than or equal to 1",
+        ),
+    ],
+)
+def test_a_mistake_in_python_is_explained_as_one_in_a_file(make: Callable[[], object], message: str) -> None:
+    """It was pydantic's error, which is no DispatcherError."""
+    with pytest.raises(ConfigError) as raised:
+        make()
+
+    assert str(raised.value) == message
+    assert isinstance(raised.value, ValueError)
+
+
 def test_plain_data_is_refused_in_the_name_of_its_source() -> None:
     with pytest.raises(ConfigError, match=r"^config: unknown key nam; allowed here: capacity, name"):
         parse_config({"name": "a", "nam": "b"}, Queue)
@@ -450,7 +490,7 @@ def test_a_logging_file_that_logging_refuses_is_refused_with_the_reason(
 ) -> None:
     """The reason, such as a folder that does not exist, was left out."""
     with unconfigured_root_logger():
-        assert refusal(write(text), configure_logging) == f": logging refuses it: {message}"
+        assert refusal(write(text), configure_logging) == f": logging rejects it: {message}"
 
 
 def test_a_missing_logging_file_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from dispatcher import AskError, DispatcherConfig, EventDiscardedError, EventRef
 from dispatcher.queue.flags import RUNNING
 from dispatcher.testing import DrainDispatcher
 
+from ..effort import tries
 from .conftest import TIMEOUT_S, Other, Work
 
 
@@ -390,23 +391,12 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert not self.queue
 
 
-BRIEF = settings(max_examples=60, stateful_step_count=30, deadline=None)
-FULL = settings(max_examples=300, stateful_step_count=40, deadline=None)
+class TestDispatcherModel(DispatcherMachine.TestCase):
+    settings = settings(max_examples=tries(60), stateful_step_count=30, deadline=None)
 
-
-class _Quiet:
     @pytest.fixture(autouse=True)
     def _no_logging(self) -> Any:
         """Of handlers that fail on purpose."""
         logging.disable(logging.CRITICAL)
         yield
         logging.disable(logging.NOTSET)
-
-
-class TestDispatcherModelBriefly(_Quiet, DispatcherMachine.TestCase):
-    settings = BRIEF
-
-
-@pytest.mark.slow
-class TestDispatcherModel(_Quiet, DispatcherMachine.TestCase):
-    settings = FULL

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.dead_letters import read_letters
 from dispatcher.journal import recover
+from dispatcher.letter_target import read_letters
 
+from ..effort import tries
 from . import _embedded_daemon
 from ._embedded_daemon import ATTEMPTS, EACH_RUN, KINDS, fails_always, fails_once
 
@@ -49,7 +50,7 @@ def kill_at_random(server: subprocess.Popen[str], folder: Path, rng: random.Rand
     """Kill the daemon so often, let it finish, and return what it was given."""
     moments: list[object] = []
     for run in range(1, kills + 1):
-        partitions = rng.choice((1, 2, 3)) if run % 10 == 0 else 2
+        partitions = rng.choice((1, 2, 3)) if run % 5 == 0 else 2
         pid = start(server, folder, run, partitions, 1)
         if is_ready := rng.random() < 0.8:
             assert said(server) == "ready"
@@ -70,7 +71,7 @@ def kill_at_random(server: subprocess.Popen[str], folder: Path, rng: random.Rand
 def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
     server: subprocess.Popen[str], tmp_path: Path, seed: int
 ) -> None:
-    moments = kill_at_random(server, tmp_path, random.Random(seed), 25)
+    moments = kill_at_random(server, tmp_path, random.Random(seed), tries(12))
 
     handled: dict[str, Counter[int]] = defaultdict(Counter)
     attempts: dict[int, set[int]] = defaultdict(set)
@@ -82,10 +83,10 @@ def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
         order.append((kind, int(number)))
     dead: dict[str, Counter[int]] = defaultdict(Counter)
     for folder in sorted(each for each in (tmp_path / "dead").iterdir() if each.is_dir()):
-        for letter in read_letters(recover(folder).accepted):
+        for letter in read_letters(recover(folder).accepted, folder):
             assert letter.event_class == "Job", moments
             dead[letter.event["kind"]][letter.event["number"]] += 1
-            assert letter.died.attempts == ATTEMPTS
+            assert letter.attempts == ATTEMPTS
     for kind in KINDS:
         promised = list(map(int, (tmp_path / f"accepted-{kind}").read_text().split()))
         assert promised, moments

@@ -122,7 +122,7 @@ def test_many_kinds_of_failures_are_not_kept(failures: FailureLog, caplog: pytes
     for number in range(1000):
         fail(failures, 2, event_type=f"T{number}")
 
-    assert len(failures._recent) <= 100
+    assert len(failures._throttle._logged) <= 100
     failures.tell_all()
     assert sum(count for _, _, count in lines(caplog)) == 2000
 
@@ -240,7 +240,7 @@ def test_equal_attempts_are_told_by_the_next_one_and_apart_from_failures(
         (f"{line}: ValueError: broken", False, 1),
         FIRST,
         (f"{line}, as 2 more attempts since the last line: ValueError: broken", False, 3),
-        ("central: 1 more attempts at events of type Work.DO failed with ValueError", False, 1),
+        ("central: 1 more attempt at events of type Work.DO failed with ValueError", False, 1),
     ]
 
 

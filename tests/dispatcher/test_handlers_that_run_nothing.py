@@ -21,14 +21,13 @@ from dispatcher import (
     Event,
     EventDispatcher,
     JournalWriter,
-    MailboxProcessor,
     MultiDispatcher,
     Service,
     aio,
 )
 from dispatcher.event import MultiListenerHandler
 from dispatcher.journal import EVENTS, entity_history, read_rows
-from dispatcher.mailbox import ManualClock, SystemProcessingTimeService
+from dispatcher.mailbox import MailboxProcessor, ManualClock, SystemProcessingTimeService
 from dispatcher.supervision.health import Health
 from dispatcher.testing import InlineDispatcher
 

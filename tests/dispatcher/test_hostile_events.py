@@ -27,6 +27,7 @@ from dispatcher.journal import EVENTS, JournalWriter, read_rows
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.metrics import register_metrics
 
+from ..effort import tries
 from .conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 
 Make = Callable[..., AsyncDispatcher]
@@ -214,7 +215,9 @@ def show(registry: CollectorRegistry) -> str:
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=tries(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     events=st.lists(faults, max_size=6),

@@ -284,14 +284,19 @@ class TestOfTime:
         assert times == [100, 600, 1100]
         assert [event.number for event in inline.events] == [0, 1, 2]
 
-    def test_a_key_is_free_again_after_a_cancellation(self, inline: InlineDispatcher) -> None:
+    def test_a_newer_rhythm_of_a_key_goes_on_with_an_equal_one_and_replaces_any_other(
+        self, inline: InlineDispatcher, clock: ManualClock, times: list[int]
+    ) -> None:
         first = inline.post_every(1, Numbered(), key="a")
-        with pytest.raises(ValueError, match="post_every\\(key='a'\\) is in use"):
-            inline.post_every(1, Numbered(), key="a")
+        clock.advance(700)
+        second = inline.post_every(1, Numbered(), key="a", misfire="all")
+        clock.advance(700)
+        third = inline.post_every(2, Numbered(), key="a")
+        clock.advance(2000)
 
-        first.cancel()
-
-        assert not inline.post_every(1, Numbered(), key="a").is_done()
+        assert [each.is_done() for each in (first, second, third)] == [True, True, False]
+        assert times == [1000, 3400]
+        assert (third.last_fired, third.due) == (3.4, 5.4)
 
     @pytest.mark.parametrize(
         ("post", "error"),

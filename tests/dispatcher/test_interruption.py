@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher.cli import interruption
+
 from ..commands import TIMEOUT_S, living_in_session
 
 pytestmark = pytest.mark.long
@@ -20,7 +22,9 @@ LINE = "dispatcher: interrupted\n"
 
 START = """
 import atexit, importlib.metadata, signal, subprocess, sys, time
-from dispatcher.cli import main
+from dispatcher.cli import interruption, main
+
+interruption._LONGEST_S, interruption._TERMINATION_S = {longest_s}, {termination_s}
 
 def said(word):
     print(word, flush=True)
@@ -44,8 +48,15 @@ main()
 class Started:
     """A command of the test's own, in a session of its own. It says a word, and waits for a line."""
 
-    def __init__(self, code: str, loading: str, **more: Any) -> None:
-        text = START.format(code=code, loading=loading)
+    def __init__(
+        self,
+        code: str,
+        loading: str,
+        longest_s: float = interruption._LONGEST_S,
+        termination_s: float = interruption._TERMINATION_S,
+        **more: Any,
+    ) -> None:
+        text = START.format(code=code, loading=loading, longest_s=longest_s, termination_s=termination_s)
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             [sys.executable, "-c", text],
@@ -175,7 +186,8 @@ signal.pause()
 def command():
     subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.DEVNULL)
     wait()
-"""
+""",
+        termination_s=0.2,
     )
     command.wait_for("started")
     assert len(living_in_session(command.process.pid)) == 3
@@ -198,9 +210,9 @@ def test_an_ignored_signal_stays_ignored(start: Start) -> None:
     assert command.outcome("\n") == (0, "done\n", "")
 
 
-@pytest.mark.slow
 def test_a_clean_up_that_hangs_does_not_hold_up_the_end(start: Start) -> None:
-    command = start("def command():\n  try: said('working'); wait()\n  finally: said('hanging'); wait()")
+    hangs = "def command():\n  try: said('working'); wait()\n  finally: said('hanging'); wait()"
+    command = start(hangs, longest_s=0.5)
     command.wait_for("working")
 
     command.signal()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 import urllib.request
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
@@ -111,9 +110,8 @@ class Daemon:
         kept = JournalConfig(
             write_ahead=write_ahead,
             durability="interval",
-            segment_bytes=65536 if write_ahead else 16384,  # each that is closed starts another thread
+            segment_bytes=65536 if write_ahead else 16384,
             buffer_rows=100,
-            history_index=True,
         )
         journal = JournalWriter(folder, kept)
         self.dispatcher = AsyncDispatcher(config, journal=journal, loop=loop, time_service=self.timers)
@@ -171,7 +169,7 @@ def test_a_dispatcher_bears_any_one_thread_that_cannot_be_started(
     """A thread that failed once raised out of a post, ended the handler thread, or was never tried again."""
     make_daemon(write_ahead=write_ahead).run()
     others = system.others()
-    assert set(others) >= {"timers", f"{HANDLER}-details", "journal-log", "journal-log-index"}
+    assert set(others) >= {"timers", f"{HANDLER}-details", "journal-log"}
 
     for number in range(len(others)):
         system.refuse_number(number)
@@ -223,21 +221,6 @@ def test_without_the_journal_s_thread_each_frame_is_synced_at_once(system: Threa
 
     assert (at_once, with_thread) == (1, 1)
     assert set(system.names) == {f"journal-{tmp_path.name}"}
-
-
-def test_the_history_is_indexed_once_a_thread_can_be_started(system: Threads, tmp_path: Path) -> None:
-    writer = JournalWriter(tmp_path, JournalConfig(segment_bytes=4096, history_index=True))
-    system.refuses = lambda name: name.endswith("-index")
-    while not system.refused:
-        write_event(writer)
-        writer.flush()
-    system.refuses = lambda _: False
-    deadline = time.monotonic() + TIMEOUT_S
-    while not list(tmp_path.glob("*.history")):
-        assert time.monotonic() < deadline
-        write_event(writer)
-        writer.flush()
-    writer.close()
 
 
 def test_rows_are_written_at_once_where_no_thread_would_write_them_later(system: Threads, tmp_path: Path) -> None:

@@ -13,13 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from ..effort import EFFORT
+from . import _posts_from_anywhere
 from ._posts_from_anywhere import FEWEST_SIGNALS, KINDS
 
 REPOSITORY = Path(__file__).parents[2]
+SECONDS = 0.15 * EFFORT
+"""For each kind of dispatcher."""
 
 
-def check(seconds: float, rate: float, folder: Path) -> None:
-    command = [sys.executable, "-m", "tests.dispatcher._posts_from_anywhere", str(seconds), str(rate), str(folder)]
+@pytest.mark.long
+@pytest.mark.parametrize("rate", [1000, pytest.param(250, marks=pytest.mark.slow)])
+def test_posts_that_interrupt_other_posts_are_accounted_for(tmp_path: Path, rate: int) -> None:
+    command = [sys.executable, "-m", _posts_from_anywhere.__name__, str(SECONDS), str(rate), str(tmp_path)]
     ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=250, check=False)
 
     assert ran.returncode == 0, ran.stderr
@@ -33,14 +39,3 @@ def check(seconds: float, rate: float, folder: Path) -> None:
         assert each["from_signals"] >= FEWEST_SIGNALS, each
         assert each["accepted_from_signals"] > 0, each
         assert each["from_garbage"] > 0, each
-
-
-@pytest.mark.long
-def test_posts_that_interrupt_other_posts_are_accounted_for(tmp_path: Path) -> None:
-    check(0.15, 1000, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.7, pytest.param(2.0, marks=pytest.mark.minutes)])
-def test_posts_from_a_signal_handler_at_250_a_second_are_accounted_for(tmp_path: Path, seconds: float) -> None:
-    check(seconds, 250, tmp_path)

@@ -27,10 +27,11 @@ from dispatcher import (
     Retry,
 )
 from dispatcher.aio import AsyncioHandler
-from dispatcher.dead_letters import DeadLetterType, read_letters
 from dispatcher.journal import EVENTS, read_rows, recover
+from dispatcher.letter_target import DeadLetterType, read_letters
 from dispatcher.mailbox import ManualClock
 
+from ..effort import tries
 from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance
 from .coroutines import Keyed, Latched, running_loop
 from .journal.conftest import Job, Posted, after_a_crash
@@ -270,7 +271,7 @@ def test_a_stop_discards_what_is_retrying(
     stop.join(TIMEOUT_S)
     assert isinstance(asked.exception(0), EventDiscardedError)
     assert dispatcher.stats().discarded_by_reason == {"stop": 1}
-    assert "stop discarded 1 events that waited for their next attempt: 1 Work.DO" in caplog.text
+    assert "stop discarded 1 event that waited for its next attempt: 1 Work.DO" in caplog.text
     assert_accounts_balance(dispatcher, 1)
 
 
@@ -369,7 +370,7 @@ def test_a_policy_that_may_try_again_is_of_the_only_handler(make: Make, policy: 
 PLANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 @given(plan=PLANS, attempts=st.integers(1, 3), ordered=st.booleans(), is_async=st.booleans())
 def test_each_event_is_tried_as_often_as_a_plain_list_says(
     plan: list[tuple[int, int, bool]], attempts: int, ordered: bool, is_async: bool
@@ -612,7 +613,7 @@ class TestRedelivering:
     def test_each_attempt_of_an_earlier_runs_event_is_redelivering(
         self, tmp_path: Path, clock: ManualClock, is_async: bool
     ) -> None:
-        """From the second attempt on, and in coroutines, it told about no event or another one."""
+        """From the second attempt on, and in coroutines, it described no event or another one."""
         gate = Gate()
         first = AsyncDispatcher(journal=JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True)))
         first.register(Job, gate.handle, events=Posted)
@@ -661,14 +662,14 @@ class TestDeadLetters:
             assert dispatcher.await_drained(TIMEOUT_S)
             dispatcher.stop()
 
-        letters = list(read_letters(recover(tmp_path).accepted))
+        letters = list(read_letters(recover(tmp_path).accepted, tmp_path))
 
         assert [letter.event["number"] for letter in letters] == [1, 2]
         assert [(letter.event_class, letter.event_type, letter.is_declared) for letter in letters] == [
             ("Job", "STARTED", True)
         ] * 2
-        assert [(each.died.error, each.died.attempts) for each in letters] == [("OSError: 1", 1), ("OSError: 2", 1)]
-        assert "in handle" in letters[0].died.traceback
+        assert [(each.error, each.attempts) for each in letters] == [("OSError: 1", 1), ("OSError: 2", 1)]
+        assert "in handle" in letters[0].traceback
 
     def test_an_event_that_was_not_declared_is_kept_as_text(self, make: Make, tmp_path: Path) -> None:
         dispatcher = make(dead_letters=tmp_path, handler=Failing({1: 1}))
@@ -676,7 +677,7 @@ class TestDeadLetters:
         assert dispatcher.await_drained(TIMEOUT_S)
         dispatcher.stop()
 
-        [letter] = read_letters(recover(tmp_path).accepted)
+        [letter] = read_letters(recover(tmp_path).accepted, tmp_path)
 
         assert (letter.event, letter.is_declared) == ("<Numbered Work.DO>", False)
 

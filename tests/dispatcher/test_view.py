@@ -90,6 +90,20 @@ def test_a_queue_is_counted_by_type_and_by_entity(make: Make, gate: Gate) -> Non
     assert (list(entities.counts.items()), entities.approximate) == ([("3", 3), ("b", 2)], False)
 
 
+def test_the_type_of_the_last_rejected_event_is_seen(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"), handler=gate)
+    post = dispatcher.event_handler.handle
+    post(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    post(Numbered())
+    post(Numbered(type=Work.MORE))
+    gate.opened.set()
+    dispatcher.stop()
+    post(Numbered())
+
+    assert dispatcher.view.last_rejected() == {"full": ("Work", "MORE"), "stopped": ("Work", "DO")}
+
+
 def test_a_full_queue_and_a_drain_are_seen(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(queue_capacity=2, queue_full_policy="reject"), handler=gate)
     view, post = dispatcher.view, dispatcher.event_handler.handle

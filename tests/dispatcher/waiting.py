@@ -14,11 +14,16 @@ from .conftest import TIMEOUT_S
 
 
 def until(condition: Callable[[], Any], what: str = "the condition") -> None:
-    """Let other threads run until `condition()` holds; fails the test if it never does."""
+    """Look again and again until `condition()` holds; fails the test if it never does.
+
+    It looks less often as time passes: a thread that only looks takes the processor from those that it waits for.
+    """
     deadline = time.monotonic() + TIMEOUT_S
+    pause_s = 0.0
     while not condition():
         assert time.monotonic() < deadline, f"{what} has not come about in {TIMEOUT_S} s"
-        time.sleep(0)
+        time.sleep(pause_s)
+        pause_s = min(0.02, pause_s + 0.0002)
 
 
 def until_released(condition: Callable[[], Any], what: str) -> None:

@@ -50,12 +50,12 @@ class CountingServer:
 
     @property
     def held(self) -> set[str]:
-        """The keys whose calls are under way."""
+        """The keys whose calls are in flight."""
         with self._lock:
             return set(self._held)
 
     def await_held(self, number: int) -> set[str]:
-        """Wait until so many calls are under way; return their keys."""
+        """Wait until so many calls are in flight; return their keys."""
         with self._is_held:
             assert self._is_held.wait_for(lambda: len(self._held) >= number, TIMEOUT_S), self._held
             return set(self._held)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.journal.format.columns import encode_rows
-from dispatcher.journal.format.frames import Frame, walk
+from dispatcher.journal.format.frames import Frame
 from dispatcher.journal.format.schema import EventRow, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
 from dispatcher.journal.format.summary import Summary
+from dispatcher.journal.read import frames_in
 from pipeline.journal.damage import Problem
 
 EVENTS: Final = 60
@@ -61,7 +62,7 @@ def write_sound_journal(folder: Path) -> Path:
 
 def _frames(journal: Path) -> list[Frame]:
     """Of the second segment: START, five frames of rows, END."""
-    return [found for found in walk(segment_path(journal, 2)) if isinstance(found, Frame)]
+    return [found for found in frames_in(segment_path(journal, 2)) if isinstance(found, Frame)]
 
 
 def _change(journal: Path, change: Callable[[bytearray, list[Frame]], bytes | bytearray | None]) -> None:

@@ -94,11 +94,13 @@ class JournalBuilder:
             raise ValueError("in real time, enqueued_at and finished_at must follow from the durations")
         self._events.append(row)
 
-    def move(self, seq: int, machine: str, entity: str, transition: str, at: int = 0, valid: bool = True) -> None:
-        """Add a transition, written as `FROM EVENT TO`."""
+    def move(self, seq: int, machine: str, entity: str, transition: str, at: int = 0, **columns: Any) -> None:
+        """Add a transition, written as `FROM EVENT TO`. `columns`: valid, data."""
         from_state, event_type, to_state = transition.split()
-        kind = (machine, from_state, event_type, to_state, valid)
-        self._transitions.append({"seq": seq, "kind": kind, "entity": entity, "at": at * SECOND})
+        kind = (machine, from_state, event_type, to_state, columns.pop("valid", True))
+        self._transitions.append(
+            {"seq": seq, "kind": kind, "entity": entity, "at": at * SECOND, "data": None} | columns
+        )
 
     def submit(self, seq: int, application: str, at: int = 0, *, name: str = "job", queue: str = "default") -> None:
         """Add an application's START."""

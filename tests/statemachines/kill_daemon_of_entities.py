@@ -5,8 +5,9 @@
 With MOST_PARTITIONS 0, each daemon has an AsyncDispatcher; otherwise a MultiDispatcher of up to so many partitions, of
 another number in each life. Each daemon is a fork of this process, which has no threads. Orders have a plain handler,
 parcels an `async def`. The table of both is a straight line, so a transition that is lost or made twice refuses the
-next event. Producers log each step of an entity that was accepted, and a life goes on with the entities of the one
-before. Prints the accounts as a JSON object.
+next event. Their data has the steps that they have made, and comes back with the state to which these have led.
+Producers log each step of an entity that was accepted, and a life goes on with the entities of the one before. Prints
+the accounts as a JSON object.
 """
 
 from __future__ import annotations
@@ -78,15 +79,22 @@ hooks = 0
 """Calls of hooks; the handler threads add."""
 
 
-def count(operand: Any, event: Any) -> None:
-    global hooks
-    hooks += 1
+@dataclass
+class Steps:
+    made: int = 0
 
 
 class Thing:
     def __init__(self, machine: str, entity: str) -> None:
         self.machine = machine
         self.entity = entity
+        self.data = Steps()
+
+
+def count(operand: Thing, event: Any) -> None:
+    global hooks
+    hooks += 1
+    operand.data.made += 1
 
 
 def entities_of(
@@ -102,6 +110,7 @@ def entities_of(
         journal=journal,
         ends={State.ENDED},
         begins={KINDS[machine][0].STEP},
+        data=Steps,
         snapshot_transitions=10 if isinstance(journal, PartitionedJournal) else 40,
     )
 
@@ -121,6 +130,14 @@ def compare_with_rows(path: Path, restored: dict[str, Entities[State, Thing]]) -
     live = {entity: state for entity, state in states.items() if state != "ENDED"}
     found = {entity: each.state(entity).name for each in restored.values() for entity in each}
     assert found == live, f"{found} != {live}"
+
+
+def compare_with_data(restored: dict[str, Entities[State, Thing]]) -> None:
+    """Each entity has the data that its state belongs to."""
+    for each in restored.values():
+        for entity in each:
+            made, state = each.get(entity).data.made, each.state(entity)
+            assert made == state.value, f"{entity} has made {made} steps in its data, and is in {state}"
 
 
 def compare_with_log(folder: Path, restored: dict[str, Entities[State, Thing]]) -> dict[str, int]:
@@ -168,6 +185,7 @@ def live(folder: Path, life: int, ready: int, partitions: int, *, keeps_rows: bo
     for each in entities.values():
         each.restore()
     assert hooks == 0, "a hook was called"
+    compare_with_data(entities)
     if keeps_rows:
         compare_with_rows(path, entities)
     threading.Thread(target=loop.run_forever, daemon=True).start()

@@ -20,6 +20,7 @@ from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.simulation.workload import WorkloadError
 
 from ..commands import TIMEOUT_S, read_until, run_here, start_command
+from ..dispatcher.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -46,10 +47,14 @@ def test_the_daemon_has_a_door(tmp_path: Path, tmp_path_factory: pytest.TempPath
         read_until(process, "ResourceManager: running")
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(door)), base_url="http://rm/ops/v1") as client:
             history: dict[str, Any] = {"history": {"items": []}}
-            deadline = time.monotonic() + TIMEOUT_S
-            while not history["history"]["items"][:1] and time.monotonic() < deadline:
+
+            def has_history() -> bool:
+                nonlocal history
                 apps = client.get("/machines/RMApp/entities?state=FINISHED").json().get("items", [])
                 history = client.get(f"/entities/{apps[0]['id']}").json() if apps else history
+                return bool(history["history"]["items"])
+
+            until(has_history, "the history of the application")
             machines = {each["machine"]: each for each in client.get("/machines").json()["items"]}
             stopping = client.post("/stop")
         out, err = process.communicate(timeout=TIMEOUT_S)
@@ -78,19 +83,20 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path) -
     try:
         url = read_until(process, "metrics: ")
         finished = 'statemachine_entities{dispatcher="ResourceManager",machine="RMApp",state="FINISHED"} 1.0'
-        deadline = time.monotonic() + TIMEOUT_S
-        page = ""
-        while finished not in page and time.monotonic() < deadline:
+
+        def page() -> str:
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-                page = answer.read().decode()
+                return str(answer.read(), "utf-8")
+
+        until(lambda: finished in page(), "the application has finished")
+        shown = page()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
         process.wait()
 
-    assert finished in page
-    assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page
+    assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in shown
     assert process.returncode == 130, err
     assert err == ""
     assert "ResourceManager: stopped; events handled" in out
@@ -207,6 +213,17 @@ def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path, monkeypat
     assert done.err.count("\n") == 1
 
 
+def test_queues_below_the_fifo_scheduler_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were ignored."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rm.yaml").write_text("scheduler: {kind: fifo, queues: [{name: a}]}")
+
+    done = run_here("run", "rm.yaml")
+
+    assert done.code == 2
+    assert "scheduler.queues: scheduler.kind fifo has one queue, default" in done.err
+
+
 def test_a_workload_in_place_of_a_configuration_is_named_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +252,19 @@ def test_each_machine_has_a_graph_by_its_name_in_any_case(
     graph(case(name), GraphFormat("csv"))
 
     assert capsys.readouterr().out == to_csv(FACTORIES[name])
+
+
+def test_a_machine_of_yours_has_a_graph_by_its_place() -> None:
+    printed = run_here("graph", "statemachines.mapreduce.mrjob:FACTORY", "--format", "csv")
+    wrong = [run_here("graph", place).err for place in ("nowhere:F", "enum:Enum", "enum:nothing", "enum:")]
+
+    assert printed.out == to_csv(FACTORIES["MRJob"])
+    assert wrong == [
+        "dispatcher: nowhere:F: the module cannot be imported: No module named 'nowhere'\n",
+        "dispatcher: enum:Enum: takes a StateMachineFactory, and found an object of EnumType\n",
+        "dispatcher: enum:nothing: enum has no factory nothing\n",
+        "dispatcher: enum:: give it as MODULE:FACTORY, such as package.module:factory\n",
+    ]
 
 
 def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:

@@ -111,7 +111,7 @@ def shop(
 
 
 def write_ahead(path: Path) -> JournalWriter:
-    return JournalWriter(path, JournalConfig(write_ahead=True, history_index=False))
+    return JournalWriter(path, JournalConfig(write_ahead=True))
 
 
 @pytest.fixture
@@ -176,16 +176,16 @@ def test_an_id_may_be_used_again_once_its_entity_has_ended() -> None:
 
 
 def test_ends_that_the_recorder_knows_as_well_leave_nothing_behind() -> None:
-    """The recorder was told twice of each entity that had ended, and kept the second one until it was read."""
+    """The recorder heard twice of each entity that had ended, and kept the second one until it was read."""
     recorder = TransitionRecorder(ends={"Order": {S.DELIVERED}})
     entities = orders(recorder)
 
     for number in range(100):
         send(entities, f"order_{number}", E.PLACED, E.PAID, E.DELIVERED)
 
-    published: Any = recorder._published
-    published.publish()
-    assert published._changes["Order"].last == {}
+    tables: Any = recorder._entities
+    recorder._log.look()
+    assert tables._changes["Order"].last == {}
 
 
 def test_an_event_for_an_unknown_entity_fails_and_says_what_would_begin_one() -> None:
@@ -540,7 +540,7 @@ def partitioned_shop(
     path: Path, partitions: int, loop: asyncio.AbstractEventLoop | None = None
 ) -> tuple[Entities[OrderState, Order], MultiDispatcher]:
     """Restored entities and their dispatcher, with an `async def` handler if there is a loop."""
-    journal = PartitionedJournal(path, JournalConfig(write_ahead=True, history_index=False))
+    journal = PartitionedJournal(path, JournalConfig(write_ahead=True))
     entities = orders(TransitionRecorder(journal), journal=journal, snapshot_transitions=5)
     dispatcher = MultiDispatcher(name="shop", partitions=partitions, journal=journal, loop=loop)
 

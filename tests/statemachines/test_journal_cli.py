@@ -152,6 +152,7 @@ def test_json_has_all_that_is_known(journal: Path) -> None:
                 "since_at": 0,
                 "transitions": 1,
                 "machines": 1,
+                "data": None,
             }
         ],
     }

@@ -16,7 +16,7 @@ DAEMON_OF_ENTITIES = Path(__file__).with_name("kill_daemon_of_entities.py")
 
 @pytest.mark.parametrize(
     ("journals", "kills"),
-    [pytest.param(1, 20, marks=pytest.mark.slow), pytest.param(50, 10, marks=[pytest.mark.slow, pytest.mark.minutes])],
+    [pytest.param(1, 8, marks=pytest.mark.slow), pytest.param(50, 10, marks=[pytest.mark.slow, pytest.mark.minutes])],
 )
 def test_accounts_and_states_are_exact_after_kills(tmp_path: Path, journals: int, kills: int) -> None:
     """Transitions of `async def` handlers were recorded under the seqs of other events."""
@@ -33,7 +33,7 @@ def test_accounts_and_states_are_exact_after_kills(tmp_path: Path, journals: int
 
 @pytest.mark.parametrize(
     ("journals", "kills"),
-    [pytest.param(2, 12, marks=pytest.mark.slow), pytest.param(20, 12, marks=[pytest.mark.slow, pytest.mark.minutes])],
+    [pytest.param(1, 8, marks=pytest.mark.slow), pytest.param(20, 12, marks=[pytest.mark.slow, pytest.mark.minutes])],
 )
 @pytest.mark.parametrize("most_partitions", [0, 4])
 def test_entities_come_back_after_kills_as_their_accepted_events_have_left_them(

@@ -139,7 +139,7 @@ def test_state_is_never_counted_below_zero_while_machines_are_made_and_moved(rec
             stats.tell("NEW", "UP")
             return content
 
-    stats.here().told = Busy(int, stats.here().told)
+    stats.here().others = Busy(int, stats.here().others)
 
     assert min(stats.entities().values()) >= 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from statemachines.conformance import UnknownReleaseError, arcs_of, releases_with, violation, wrong_refusal
 from statemachines.registry import FACTORIES
-from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES, Arc, differences
+from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES, ReleaseArc, differences
 
 ROWS = {  # pairs of a state and an event that the older releases declare: 2.4, 2.7
     "RMApp": (55, 70),
@@ -22,9 +22,9 @@ ROWS = {  # pairs of a state and an event that the older releases declare: 2.4, 
 }
 
 
-def current(machine: str) -> set[Arc]:
+def current(machine: str) -> set[ReleaseArc]:
     return {
-        Arc(row.from_state.name, row.event.name, state.name)
+        ReleaseArc(row.from_state.name, row.event.name, state.name)
         for row in FACTORIES[machine].transitions()
         for state in row.to_states
     }

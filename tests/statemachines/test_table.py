@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statemachines import Transition
 from statemachines.table import STAY, from_table
 
 from .lights import Diary, E, S
@@ -11,7 +12,7 @@ def test_row_holds_for_each_of_its_states_and_events() -> None:
     factory = from_table("Light", S, [((S.RED, S.YELLOW), S.GREEN, {E.GO, E.WAIT})])
 
     assert list(factory.transitions()) == [
-        (before, event, (S.GREEN,), "single") for before in (S.RED, S.YELLOW) for event in (E.GO, E.WAIT)
+        Transition(before, event, (S.GREEN,), "single") for before in (S.RED, S.YELLOW) for event in (E.GO, E.WAIT)
     ]
 
 

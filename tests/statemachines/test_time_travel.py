@@ -254,7 +254,7 @@ def test_event_that_was_refused_although_the_table_takes_it_is_a_disagreement() 
     travel = travelled(row(1, "a", "NEW START"))
 
     assert states(travel) == {("Thing", "a"): "NEW"}
-    text = "START was refused in NEW, whose table accepts it"
+    text = "START was rejected in NEW, whose table accepts it"
     assert remarks(travel) == [Remark(RemarkKind.NOT_REFUSED, 1, "Thing", "a", text)]
     assert travel.disagreements == 1
 
@@ -263,7 +263,7 @@ def test_refused_event_that_moves_is_a_disagreement() -> None:
     travel = travelled(row(1, "a", "NEW STOP") | {"to_state": "DOWN"})
 
     assert states(travel) == {("Thing", "a"): "NEW"}
-    text = "STOP is marked as refused in NEW, yet leads to DOWN"
+    text = "STOP is marked as rejected in NEW, yet leads to DOWN"
     assert remarks(travel) == [Remark(RemarkKind.NOT_REFUSED, 1, "Thing", "a", text)]
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, assert_type
 
 from pydantic import BaseModel
 
-from dispatcher import AsyncDispatcher, Dispatcher, Event, EventDispatcher, HasType, MultiDispatcher, aio
+from dispatcher import Answered, AsyncDispatcher, Dispatcher, Event, EventDispatcher, HasType, MultiDispatcher, aio
 from dispatcher.testing import InlineDispatcher
 from statemachines import StateMachineFactory
 
@@ -145,6 +145,8 @@ class Component:
     def __init__(self, dispatcher: Dispatcher) -> None:
         dispatcher.register(JobEventType, self.on_job, on_error="stop", coalesce_by=lambda event: event.user)
         dispatcher.on(JobEventType.SUBMITTED, context=True)(on_job)
+        dispatcher.register(OtherEventType, on_tick, events=Tick)
+        dispatcher.register(OtherEventType, on_tick, events=[Tick, TickModel], durable=False)
         dispatcher.unregister(JobEventType, self.on_job)
         dispatcher.post(Tick(OtherEventType.TICK))
         dispatcher.event_handler.handle(Tick(OtherEventType.TICK))
@@ -157,6 +159,22 @@ class Component:
         self.name: str = dispatcher.name
 
     def on_job(self, event: JobEvent) -> None: ...
+
+
+class Count(Event[JobEventType], Answered[int]):
+    """An event whose handler answers with a number."""
+
+
+@dataclass
+class Name(Answered[str]):
+    type: OtherEventType = OtherEventType.TICK
+
+
+def answers(dispatcher: Dispatcher) -> None:
+    assert_type(dispatcher.ask(Count(JobEventType.SUBMITTED)).result(), int)
+    assert_type(AsyncDispatcher().ask(Name()).result(), str)
+    assert_type(asyncio.run(aio.ask(MultiDispatcher(), Name())), str)
+    assert_type(dispatcher.scope("a").ask(JobEvent(JobEventType.SUBMITTED)).result(), Any)
 
 
 Component(AsyncDispatcher())

@@ -6,7 +6,6 @@ Answers are not trusted: a request has one deadline and one limit on the bytes i
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import socket
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
@@ -76,22 +75,34 @@ class Client:
         return self._validated(model, self.get_json(*path, **query), path)
 
     def get_json(self, *path: str, **query: object) -> Any:
-        """The same without validation: the decoded JSON."""
-        given = {name: value for name, value in query.items() if value is not None}
-        target = f"{self.address.base}/{'/'.join(quote(part, safe='') for part in path)}"
-        target += f"?{urlencode(given)}" if given else ""
-        return self._json_of(*self._request(target))
+        """Request a path, and return the decoded JSON without validation."""
+        return self._json_of(*self._request(self._target(path, query)))
 
     def post(self, model: type[Model], *path: str, content: object) -> Model:
-        """As `get`, for a change, with a body of JSON. It is not repeated: the daemon may have made it.
+        """Post `content` as JSON, and validate the answer. Never repeated: the daemon may have made the change already.
 
         Raises:
-            DoorError: as `get`.
+            DoorError: no answer, or not a valid one.
+        """
+        return self._validated(model, self.send("POST", *path, content=content), path)
+
+    def send(self, method: str, *path: str, content: object = None, **query: object) -> Any:
+        """Send a change with any method, and return the decoded JSON without validation. Never repeated.
+
+        `content` becomes a body of JSON; None sends no body. A list in `query` repeats its key.
+
+        Raises:
+            DoorError: no answer, or an error.
         """
         self.close()  # the daemon may be closing a connection that was idle
+        body = b"" if content is None else json.dumps(content).encode()
+        return self._json_of(*self._request(self._target(path, query), method, body))
+
+    def _target(self, path: tuple[str, ...], query: dict[str, object]) -> str:
+        """The target of a request. A query's None is left out; a list repeats its key."""
+        given = {name: value for name, value in query.items() if value is not None}
         target = f"{self.address.base}/{'/'.join(quote(part, safe='') for part in path)}"
-        answer = self._json_of(*self._request(target, json.dumps(content).encode()))
-        return self._validated(model, answer, path)
+        return target + (f"?{urlencode(given, doseq=True)}" if given else "")
 
     def _json_of(self, status: int, body: bytes) -> Any:
         if status != 200:
@@ -122,12 +133,11 @@ class Client:
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
-    def _request(self, target: str, content: bytes | None = None) -> tuple[int, bytes]:
-        """`content`: of a POST; None: it is a GET."""
+    def _request(self, target: str, method: str = "GET", content: bytes = b"") -> tuple[int, bytes]:
         deadline = time.monotonic() + self._timeout_s
         if self._connection is not None:
             try:
-                return self._exchange(self._connection, target, deadline, content)
+                return self._exchange(self._connection, target, deadline, method, content)
             except (RemoteDisconnected, ConnectionError):
                 self.close()  # the daemon has closed the idle connection: retry once on a new one
             except _FAILURES as error:
@@ -138,20 +148,20 @@ class Client:
         except _FAILURES as error:
             self._give_up(error, is_connecting=True)
         try:
-            return self._exchange(connection, target, deadline, content)
+            return self._exchange(connection, target, deadline, method, content)
         except _FAILURES as error:
             self._give_up(error)
 
     def _exchange(
-        self, connection: _Connection, target: str, deadline: float, content: bytes | None
+        self, connection: _Connection, target: str, deadline: float, method: str, content: bytes
     ) -> tuple[int, bytes]:
         connection.deadline, connection.allowed_bytes = deadline, _MOST_BYTES + _MOST_HEAD
         headers = {"Accept": "application/json"}
         if self.address.token is not None:
             headers["Authorization"] = f"Bearer {self.address.token}"
-        if content is not None:
+        if content:
             headers["Content-Type"] = "application/json"
-        connection.request("GET" if content is None else "POST", target, content, headers)
+        connection.request(method, target, content or None, headers)
         with connection.getresponse() as response:
             body = response.read(_MOST_BYTES + 1)
             if len(body) > _MOST_BYTES:
@@ -201,7 +211,8 @@ class Client:
     def _refusal(self, status: int, body: bytes) -> DoorError:
         label = self.address.label
         try:
-            said = json.loads(body)["error"]
+            answer = json.loads(body)
+            said = answer["error"] if "error" in answer else answer["RemoteException"]["message"]
         except (ValueError, RecursionError, TypeError, LookupError):
             said = _first_of(body)
         reason = one_line(str(said), _MOST_MESSAGE) or "no reason given"
@@ -235,86 +246,49 @@ class _Connection(HTTPConnection):
         self.allowed_bytes = 0
 
     def connect(self) -> None:
-        remaining_s = max(0.001, self.deadline - time.monotonic())
+        """Whatever this raises, `close` closes the socket."""
+        connected: Any
         if self._address.socket is not None:
-            connected = socket.socket(socket.AF_UNIX)
-            try:
-                connected.settimeout(remaining_s)
-                connected.connect(os.fspath(self._address.socket))
-            except BaseException:
-                connected.close()
-                raise
+            self.sock = connected = _Socket(socket.AF_UNIX)
+            connected.settimeout(self.remaining_s())
+            connected.connect(os.fspath(self._address.socket))
         else:
-            connected = socket.create_connection((self._address.host, self._address.port), remaining_s)
-            if self._address.tls is not None:
-                plain = connected
-                try:
-                    connected = self._address.tls.wrap_socket(plain, server_hostname=self._address.host)
-                except BaseException:
-                    plain.close()
-                    raise
-        self.sock = cast(Any, _DeadlineSocket(connected, self))
+            self.sock = connected = socket.create_connection((self.host, self.port), self.remaining_s())
+            if self._address.tls is None:
+                self.sock = connected = _Socket(fileno=connected.detach())
+            else:
+                self._address.tls.sslsocket_class = _TLSSocket
+                self.sock = connected = self._address.tls.wrap_socket(connected, server_hostname=self.host)
+        connected.limits = self
+
+    def remaining_s(self) -> float:
+        """
+        Raises:
+            TimeoutError: the deadline has passed.
+        """
+        remaining_s = self.deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise TimeoutError
+        return remaining_s
 
 
-class _DeadlineSocket:
-    """The part of a socket that `http.client` uses. A peer that sends single bytes does not extend the deadline.
+class _Socket(socket.socket):
+    """A socket on which a peer that sends single bytes does not extend the request's deadline."""
 
-    As with a socket, files made from it stay readable after it is closed.
-    """
+    limits: _Connection
 
-    def __init__(self, connected: socket.socket, connection: _Connection) -> None:
-        self._socket = connected
-        self._connection = connection
-        self._files = 0
-        self._is_closed = False
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        self.settimeout(self.limits.remaining_s())
+        super().sendall(data, flags)
 
-    def sendall(self, data: bytes) -> None:
-        self._prepare()
-        self._socket.sendall(data)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        assert mode == "rb", mode
-        self._files += 1
-        return io.BufferedReader(_Reader(self))
-
-    def receive_into(self, buffer: Any) -> int:
-        self._prepare()
-        received = self._socket.recv_into(buffer)
-        self._connection.allowed_bytes -= received
-        if self._connection.allowed_bytes < 0:
+    def recv_into(self, *buffer: Any) -> int:
+        self.settimeout(self.limits.remaining_s())
+        received = super().recv_into(*buffer)
+        self.limits.allowed_bytes -= received
+        if self.limits.allowed_bytes < 0:
             raise _TooLongError
         return received
 
-    def close(self) -> None:
-        self._is_closed = True
-        self._close_last()
 
-    def close_file(self) -> None:
-        self._files -= 1
-        self._close_last()
-
-    def _close_last(self) -> None:
-        if self._is_closed and not self._files:
-            self._socket.close()
-
-    def _prepare(self) -> None:
-        remaining_s = self._connection.deadline - time.monotonic()
-        if remaining_s <= 0:
-            raise TimeoutError
-        self._socket.settimeout(remaining_s)
-
-
-class _Reader(io.RawIOBase):
-    def __init__(self, source: _DeadlineSocket) -> None:
-        self._source = source
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._source.receive_into(buffer)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._source.close_file()
+class _TLSSocket(_Socket, ssl.SSLSocket):
+    """The same over TLS."""

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from dispatcher.cli.failed import FailedEvent
 from dispatcher.cli.ops.client import Client
 from dispatcher.cli.ops.errors import NotThereError
-from dispatcher.dead_letters import MOST_AT_ONCE
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import read_manifest
-from dispatcher.ops.controls import Redelivered
+from dispatcher.letter_target import MOST_AT_ONCE
+from dispatcher.ops.changes import Redelivered
 
 
 class PostedAgain(NamedTuple):

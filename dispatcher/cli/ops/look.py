@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.cli.ops.client import Client
+from dispatcher.cli.ops.errors import ErrorAnswerError
 from dispatcher.ops.answers import Page
-from dispatcher.ops.dispatchers import DispatcherNumbers, Failure
+from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, Queued, QueuedEntity
+from dispatcher.ops.overview import Overview, Problem
 from dispatcher.ops.process import Process, Reason
-from dispatcher.ops.stacks import Frame, Running, RunningOrNull
+from dispatcher.ops.stacks import RunningHandler, RunningOrNull, StackLine
 from dispatcher.util.figures import short_duration
 
 
 @dataclass(frozen=True)
-class Summary:
+class DaemonSummary:
     """A daemon and its dispatchers."""
 
     process: Process
@@ -28,33 +30,60 @@ class Summary:
 
     @property
     def status(self) -> str:
-        """`ok`, or the first reason."""
-        return self.reasons[0].reason if self.reasons else "ok"
+        """`ok`, `degraded`, or the first reason."""
+        return self.reasons[0].reason if self.reasons else self.process.health.status
+
+    @property
+    def verdict(self) -> str:
+        """The answer of `/readyz` as one line."""
+        if self.reasons:
+            return "not ready: " + ", ".join(map(reason_text, self.reasons))
+        warnings = self.process.health.warnings
+        if not warnings:
+            return "ready"
+        shown = ", ".join(f"{each.warning} ({each.dispatcher}: {each.detail})" for each in warnings)
+        return f"ready, degraded: {shown}" if self.is_degraded else f"ready, {shown}"
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether it is ready, and shows signs of trouble."""
+        return self.status == "degraded"
 
     def is_stuck(self, dispatcher: str | None) -> bool:
         """Whether the dispatcher's handler has been running for too long."""
         return any(each.reason == "stuck" and each.dispatcher == dispatcher for each in self.reasons)
 
-    def needs_attention(self) -> str | None:
-        """The dispatcher to show first: a failed one, else a stuck one, else the first."""
+    def needs_attention(self, problems: Sequence[Problem] = ()) -> str | None:
+        """The dispatcher to show first: a failed one, else a stuck one, else that of the first problem, else the
+        first."""
+        names = [each.name for each in self.dispatchers]
         failed = [each.name for each in self.dispatchers if each.failure is not None]
-        stuck = [each.name for each in self.dispatchers if self.is_stuck(each.name)]
-        return next(iter([*failed, *stuck, *(each.name for each in self.dispatchers)]), None)
+        troubled = [each.dispatcher for each in problems if each.dispatcher in names]
+        return next(iter([*failed, *filter(self.is_stuck, names), *troubled, *names]), None)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "status": self.status,
             "reasons": [each.model_dump() for each in self.reasons],
+            "warnings": [each.model_dump() for each in self.process.health.warnings],
             "process": self.process.model_dump(by_alias=True, exclude={"health", "gc"}),
             "dispatchers": [each.model_dump(by_alias=True) for each in self.dispatchers],
         }
 
 
-def summary_of(client: Client) -> Summary:
+def summary_of(client: Client) -> DaemonSummary:
     """Ask a daemon for its process and dispatchers: two requests."""
     process = client.get(Process, "process")
     dispatchers = client.get(Page[DispatcherNumbers], "dispatchers", limit=1000).items
-    return Summary(process, dispatchers)
+    return DaemonSummary(process, dispatchers)
+
+
+def problems_of(client: Client) -> Sequence[Problem]:
+    """What is wrong with a daemon now, the gravest first; nothing if it is of a release without an overview."""
+    try:
+        return client.get(Overview, "overview").problems
+    except ErrorAnswerError:
+        return ()
 
 
 def reason_text(reason: Reason) -> str:
@@ -64,7 +93,7 @@ def reason_text(reason: Reason) -> str:
     return f"{reason.reason} ({', '.join(details)})" if details else reason.reason
 
 
-def running_of(client: Client, dispatcher: str) -> Running | None:
+def running_of(client: Client, dispatcher: str) -> RunningHandler | None:
     """What a dispatcher runs now, with its stack."""
     return client.get(RunningOrNull, "dispatchers", dispatcher, "running").root
 
@@ -74,13 +103,28 @@ def failures_of(client: Client, dispatcher: str, limit: int) -> list[Failure]:
     return client.get(Page[Failure], "dispatchers", dispatcher, "failures", limit=limit).items
 
 
-def handler_frames(stack: Sequence[Frame]) -> Sequence[Frame]:
+def handler_frames(stack: Sequence[StackLine]) -> Sequence[StackLine]:
     """The frames below the dispatcher's first one, without the dispatcher's own: not those that started the thread."""
     first = next((number for number, frame in enumerate(stack) if frame.internal), 0)
     return [frame for frame in stack[first:] if not frame.internal]
 
 
-def frame_text(frame: Frame) -> str:
+def flooder_of(client: Client, dispatchers: Sequence[DispatcherNumbers]) -> QueuedEntity | None:
+    """The entity with the most events in the longest queue of these dispatchers, and their number; None: none waits.
+
+    Of a long queue it is an estimate.
+    """
+    longest = max(dispatchers, key=lambda each: each.queue.size, default=None)
+    if longest is None or not longest.queue.size:
+        return None
+    try:
+        queued = client.get(Queued[QueuedEntity], "dispatchers", longest.name, "queue", by="entity", limit=1)
+    except ErrorAnswerError:  # the dispatcher has stopped since, or the daemon does not tell
+        return None
+    return next(iter(queued.items), None)
+
+
+def frame_text(frame: StackLine) -> str:
     """`folder/file.py:12 in function: the line's code`."""
     where = short_path(frame.file) + (f":{frame.line}" if frame.line is not None else "")
     function = f" in {frame.function}" if frame.function else ""

@@ -10,14 +10,21 @@ import typer
 from dispatcher.cli.console import echo, echo_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from dispatcher.cli.ops.errors import DoorError
-    from dispatcher.cli.ops.look import Summary
+    from dispatcher.cli.ops.look import DaemonSummary
+    from dispatcher.ops.dispatchers import QueuedEntity
     from dispatcher.web.doors import Door
+
+    Answer = tuple[DaemonSummary, QueuedEntity | None] | DoorError
+    """A daemon, and whose events wait most there."""
 
 _TIMEOUT_S = 2.0
 _AT_ONCE = 8
 _MOST_NAMED = 5
-_TITLES = ("NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED", "SCHEDULED")
+_WIDE = 110
+"""Columns of a terminal with room for dispatchers and scheduled events."""
 
 
 def ps(as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON per daemon")] = False) -> None:
@@ -50,56 +57,82 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="print one line of J
         echo(none_found(), err=True)
 
 
-def _ask(door: Door) -> Summary | DoorError:
+def _ask(door: Door) -> Answer:
     from dispatcher.cli.ops.client import Address, Client
     from dispatcher.cli.ops.errors import DoorError
-    from dispatcher.cli.ops.look import summary_of
+    from dispatcher.cli.ops.look import flooder_of, summary_of
 
     try:
         with Client(Address(str(door.path), socket=door.path), _TIMEOUT_S) as client:
-            return summary_of(client)
+            summary = summary_of(client)
+            return summary, flooder_of(client, summary.dispatchers)
     except DoorError as error:
         return error
 
 
-def _as_json(door: Door, answer: Summary | DoorError) -> dict[str, Any]:
+def _as_json(door: Door, answer: Answer) -> dict[str, Any]:
     described: dict[str, Any] = {"name": door.name, "pid": door.pid, "socket": str(door.path)}
     if isinstance(answer, Exception):
         return described | {"status": "no_answer", "error": str(answer)}
+    summary, flooder = answer
+    numbers = summary.dispatchers
     return described | {
-        "status": answer.status,
-        "uptime_s": answer.process.uptime_s,
-        "dispatchers": [each.name for each in answer.dispatchers],
-        "queued": sum(each.queue.size for each in answer.dispatchers),
-        "rate_10s": sum(each.rate.s10 or 0.0 for each in answer.dispatchers),
-        "failed": sum(each.failed for each in answer.dispatchers),
-        "scheduled": sum(each.scheduled.count for each in answer.dispatchers),
+        "status": summary.status,
+        "uptime_s": summary.process.uptime_s,
+        "dispatchers": [each.name for each in numbers],
+        "queued": sum(each.queue.size for each in numbers),
+        "flooder": flooder.model_dump() if flooder else None,
+        "rate_10s": sum(each.rate.s10 or 0.0 for each in numbers),
+        "failed": sum(each.failed for each in numbers),
+        "failed_rate_10s": sum(each.failure_rate.s10 or 0.0 for each in numbers),
+        "scheduled": sum(each.scheduled.count for each in numbers),
     }
 
 
-def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
+def _print_table(running: list[tuple[Door, Answer]]) -> None:
+    """A daemon's name, which other commands take, is never cut: a narrow terminal shows fewer columns."""
     from dispatcher.cli.console import cell, figures_table, standard_output
     from dispatcher.util.figures import listed, short_count, short_duration
 
-    table = figures_table(*_TITLES, names=5)
+    console = standard_output()
+    is_wide = console.width >= _WIDE
+    names = ("NAME", "PID", "STATUS", "UPTIME", *(("DISPATCHERS",) if is_wide else ()), "FLOODER")
+    figures = ("QUEUED", "RATE", "FAILED", "FAIL/s", *(("SCHEDULED",) if is_wide else ()))
+    table = figures_table(*names, *figures, names=len(names))
+    for column in table.columns:
+        column.no_wrap = column.header.plain not in ("DISPATCHERS", "FLOODER")  # type: ignore[union-attr]
     problems = []
     for door, answer in running:
         if isinstance(answer, Exception):
             problems.append(str(answer))
-            table.add_row(cell(door.name), str(door.pid), cell("no answer", "red"), *"------")
+            rest = "-" * (len(table.columns) - 3)
+            table.add_row(cell(door.name), str(door.pid), cell("no answer", "red"), *rest)
             continue
-        numbers = answer.dispatchers
+        summary, flooder = answer
+        numbers = summary.dispatchers
+        failing = sum(each.failure_rate.s10 or 0.0 for each in numbers)
         table.add_row(
             cell(door.name),
             str(door.pid),
-            cell(answer.status, "red" if answer.reasons else "green"),
-            short_duration(answer.process.uptime_s),
-            cell(listed([each.name for each in numbers], _MOST_NAMED)),
+            cell(summary.status, "red" if summary.reasons else "yellow" if summary.is_degraded else "green"),
+            short_duration(summary.process.uptime_s),
+            *((_cut(listed([each.name for each in numbers], _MOST_NAMED)),) if is_wide else ()),
+            _cut(flooder.entity if flooder else "-"),
             short_count(sum(each.queue.size for each in numbers)),
             f"{short_count(sum(each.rate.s10 or 0.0 for each in numbers))}/s",
             short_count(sum(each.failed for each in numbers)),
-            short_count(sum(each.scheduled.count for each in numbers)),
+            cell(f"{short_count(failing)}/s", "red" if failing else ""),
+            *((short_count(sum(each.scheduled.count for each in numbers)),) if is_wide else ()),
         )
-    standard_output().print(table)
+    console.print(table)
     for problem in problems:
         echo(problem, err=True)
+
+
+def _cut(text: str) -> Text:
+    """A cell that gives room to the others, on one line."""
+    from dispatcher.cli.console import cell
+
+    shown = cell(text)
+    shown.no_wrap, shown.overflow = True, "ellipsis"
+    return shown

@@ -14,7 +14,7 @@ from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, an
 if TYPE_CHECKING:
     from dispatcher.cli.ops.client import Client
     from dispatcher.ops.dispatchers import DispatcherNumbers
-    from dispatcher.ops.stacks import Frame, Samples
+    from dispatcher.ops.stacks import Samples, StackLine
 
 _MOST_S = 1.0
 _MOST_NAMED = 10
@@ -81,7 +81,7 @@ def _lines(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
         yield "         idle"
 
 
-def _stack_lines(stack: Sequence[Frame]) -> Iterator[str]:
+def _stack_lines(stack: Sequence[StackLine]) -> Iterator[str]:
     """A line for each frame of a handler; other frames are only counted."""
     from dispatcher.cli.ops.look import frame_text, handler_frames
 

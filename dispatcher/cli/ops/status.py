@@ -12,15 +12,16 @@ import typer
 from dispatcher.cli.console import echo, echo_json
 from dispatcher.cli.ops.errors import DoorError, NoAnswerError, NotThereError
 from dispatcher.cli.ops.options import NOT_ANSWERED, CaFile, Daemon, TokenFile, address_of, answering
+from dispatcher.util.figures import counted
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.look import Summary
-    from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, Schedule
+    from dispatcher.cli.ops.look import DaemonSummary
+    from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, QueuedEntity, ScheduleNumbers
     from dispatcher.ops.process import Process, ServiceNow
-    from dispatcher.ops.stacks import Running
+    from dispatcher.ops.stacks import RunningHandler
 
-    Details = dict[str, tuple[Running | None, Failure | None]]
-    """By dispatcher: what it runs now, and its last failure."""
+    Details = dict[str, tuple[RunningHandler | None, Failure | None, QueuedEntity | None]]
+    """By dispatcher: what it runs now, its last failure, and whose events wait most."""
 
 NOT_READY = 1
 NO_DAEMON = 2
@@ -67,9 +68,9 @@ def _exit_quietly(daemon: str | None, token_file: Path | None, ca: Path | None) 
     raise typer.Exit(NOT_READY if reasons else 0)
 
 
-def _ask(daemon: str | None, token_file: Path | None, ca: Path | None) -> tuple[Summary, Details]:
+def _ask(daemon: str | None, token_file: Path | None, ca: Path | None) -> tuple[DaemonSummary, Details]:
     from dispatcher.cli.ops.client import Client
-    from dispatcher.cli.ops.look import failures_of, running_of, summary_of
+    from dispatcher.cli.ops.look import failures_of, flooder_of, running_of, summary_of
 
     with Client(address_of(daemon, token_file, ca)) as client:
         summary = summary_of(client)
@@ -77,34 +78,34 @@ def _ask(daemon: str | None, token_file: Path | None, ca: Path | None) -> tuple[
         for each in summary.dispatchers:
             try:
                 last = failures_of(client, each.name, 1) if each.failed else []
-                details[each.name] = running_of(client, each.name), last[0] if last else None
+                now = running_of(client, each.name)
+                details[each.name] = now, last[0] if last else None, flooder_of(client, [each])
             except NotThereError:
                 continue  # the dispatcher has stopped since
     return summary, details
 
 
-def _as_json(summary: Summary, details: Details) -> dict[str, Any]:
+def _as_json(summary: DaemonSummary, details: Details) -> dict[str, Any]:
     found = summary.as_json()
     for each, numbers in zip(found["dispatchers"], summary.dispatchers, strict=True):
-        running, failure = details.get(numbers.name, (numbers.running, None))
+        running, failure, flooder = details.get(numbers.name, (numbers.running, None, None))
         each["running"] = running.model_dump() if running else None
         each["last_failure"] = failure.model_dump() if failure else None
+        each["flooder"] = flooder.model_dump() if flooder else None
     return found
 
 
 # -- one screen --------------------------------------------------------------------------------------------------------
 
 
-def _lines(summary: Summary, details: Details) -> Iterator[str]:
-    from dispatcher.cli.ops.look import reason_text
-
+def _lines(summary: DaemonSummary, details: Details) -> Iterator[str]:
     yield _process_line(summary.process)
-    yield "not ready: " + ", ".join(map(reason_text, summary.reasons)) if summary.reasons else "ready"
+    yield _cut(summary.verdict)
     for service in _failed(summary.process.services):
         yield f"service {service.name} ({service.kind}) has failed: {_cut(service.failure or '')}"
     for each in summary.dispatchers:
         yield ""
-        yield from _dispatcher_lines(each, *details.get(each.name, (each.running, None)))
+        yield from _dispatcher_lines(each, *details.get(each.name, (each.running, None, None)))
     if not summary.dispatchers:
         yield "no dispatcher"
 
@@ -122,20 +123,26 @@ def _process_line(process: Process) -> str:
     parts = [f"{process.name}: pid {process.pid}, up {short_duration(process.uptime_s)}"]
     parts += [f"cpu {short_duration(process.cpu_s)}"] if process.cpu_s is not None else []
     parts += [f"memory {size(process.rss_bytes)}"] if process.rss_bytes is not None else []
-    parts += [f"{process.threads} threads"] if process.threads is not None else []
+    parts += [counted(process.threads, "thread")] if process.threads is not None else []
     return ", ".join(parts)
 
 
-def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failure: Failure | None) -> Iterator[str]:
+def _dispatcher_lines(
+    numbers: DispatcherNumbers, running: RunningHandler | None, failure: Failure | None, flooder: QueuedEntity | None
+) -> Iterator[str]:
     from dispatcher.cli.ops.look import frame_text, handler_frames
     from dispatcher.util.figures import clock_time, short_count, short_duration
 
     yield f"{numbers.name}: {numbers.kind} {numbers.state}" + (", drained" if numbers.is_drained else "")
     if numbers.failure is not None:
         yield f"  failed   {_cut(numbers.failure)}"
-    yield f"  queue    {_queue_text(numbers)}"
+    most = f", most for {_cut(flooder.entity)}: {short_count(flooder.queued)}" if flooder else ""
+    yield f"  queue    {_queue_text(numbers)}{most}"
     rate = numbers.rate
     yield f"  rate     {short_count(rate.s1)}/s; {short_count(rate.s10)}/s in 10 s, {short_count(rate.s60)}/s in 60 s"
+    if numbers.failure_rate.s60:
+        failing = [f"{short_count(each)}/s" for each in (numbers.failure_rate.s1, numbers.failure_rate.s10)]
+        yield f"  failing  {failing[0]}; {failing[1]} in 10 s, {short_count(numbers.failure_rate.s60)}/s in 60 s"
     yield f"  events   {', '.join(_event_counts(numbers))}"
     yield from _scheduled_lines(numbers.scheduled)
     if numbers.journal is not None:
@@ -151,7 +158,7 @@ def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failu
         yield f"  failure  {clock_time(failure.at)} {_cut(failure.what)}: {_cut(failure.error)}"
 
 
-def _scheduled_lines(schedule: Schedule) -> Iterator[str]:
+def _scheduled_lines(schedule: ScheduleNumbers) -> Iterator[str]:
     from dispatcher.util.figures import clock_time, short_count, short_duration
 
     if schedule.count:
@@ -159,6 +166,7 @@ def _scheduled_lines(schedule: Schedule) -> Iterator[str]:
         yield f"  schedule {waiting} waiting, {fired} fired, {skipped} skipped"
         for post in schedule.next[:_MOST_SCHEDULED]:
             every = f", every {short_duration(post.every_s)}" if post.every_s else ""
+            every = f", cron {_cut(post.cron)}" if post.cron else every
             yield f"             {clock_time(post.due)} {_cut(post.what)}{every}"
 
 

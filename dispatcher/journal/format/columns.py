@@ -34,6 +34,7 @@ _BIG_ENDIAN: Final = sys.byteorder == "big"
 _WIDTHS: Final = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8}
 _ACCEPTED: Final = EVENTS.column("accepted_seq")
 _PAYLOAD: Final = EVENTS.column("payload")
+_DATA: Final = TRANSITIONS.column("data")
 _SETTLED: Final = "settled"
 _ROWS_AT_ONCE: Final = 4096
 """Rows searched in one call."""
@@ -63,16 +64,23 @@ class RowsPayload(NamedTuple):
     def rows_of(self, table: Table) -> int:
         return len(self.numbers(f"{table.prefix}kind"))
 
-    def rows(self, table: Table, first_seq: int, wanted: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+    def rows(
+        self,
+        table: Table,
+        first_seq: int,
+        wanted: Sequence[int] | None = None,
+        columns: Collection[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
         """The table's rows in the frame that begins at `first_seq`, with the schema's columns; a null is a missing key.
 
-        `wanted`: only these rows, in ascending order; the others are not decoded.
+        `wanted`: only these rows, in ascending order; the others are not decoded. `columns`: only these.
         """
         if wanted is not None and not wanted:
             return
-        names = table.names
+        asked = [column for column in table.columns if columns is None or column.name in columns]
+        names = [column.name for column in asked]
         places: Sequence[int] = range(self.rows_of(table)) if wanted is None else list(wanted)  # a range means all rows
-        for values in zip(*(self._values(table, column, first_seq, places) for column in table.columns), strict=True):
+        for values in zip(*(self._values(table, column, first_seq, places) for column in asked), strict=True):
             yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
     def _values(self, table: Table, column: Column, first_seq: int, rows: Sequence[int]) -> Sequence[Any]:
@@ -184,6 +192,10 @@ class RowsPayload(NamedTuple):
         """Of each event."""
         return list(self._values(EVENTS, _PAYLOAD, 0, range(self.rows_of(EVENTS))))
 
+    def data(self) -> Sequence[str | None]:
+        """Of each transition, the data of its entity if that changed."""
+        return self._values(TRANSITIONS, _DATA, 0, range(self.rows_of(TRANSITIONS)))
+
     def with_payloads(self, payloads: Sequence[str | None]) -> RowsPayload:
         """The same rows, with these payloads of the events."""
         name, made = EVENTS.stored_name(_PAYLOAD), _Payload()
@@ -283,7 +295,7 @@ class _Payload:
                 self.add(f"{name}.row", array("I", compress(count(), values)))
 
     def columns(self) -> dict[str, tuple[str, memoryview]]:
-        """As in RowsPayload."""
+        """By name, each column's type code and data. RowsPayload has the same."""
         return {name: (code, memoryview(data)) for (name, code, _), data in zip(self._listed, self._data, strict=True)}
 
     def encode(self, about: dict[str, Any]) -> bytes:

@@ -62,10 +62,10 @@ def adapter_of(class_: type) -> TypeAdapter[Any]:
 
 
 class Lossless:
-    """Whether values of one class come back equal, told from the types of what they hold. Any thread."""
+    """Whether values of one class come back equal, judged by the types of what they hold. Any thread."""
 
     def __init__(self, class_: type, fields: Mapping[str, _Rule]) -> None:
-        self.is_simple = all(rule.is_simple for rule in fields.values())  # never changes
+        self.is_simple: bool = all(rule.is_simple for rule in fields.values())  # never changes
         """Pydantic's serializer of the class writes those values as `to_json` does, and in half the time."""
         self._allowed = [rule.types for rule in fields.values()]  # never changes
         self._kinds: set[tuple[type, ...]] = set()  # found allowed; any thread adds and looks, each with one call
@@ -97,16 +97,16 @@ class Lossless:
         return False
 
 
-def lossless(class_: type, schema: Schema) -> Lossless | None:
-    """Which events of the class certainly come back equal from a line shorter than LONGEST_LINE.
+def lossless(class_: type, schema: Schema, *, needs: str | None = None) -> Lossless | None:
+    """Which values of the class certainly come back equal from a line shorter than LONGEST_LINE.
 
-    None if some field can be judged only after reading an event back.
+    None if some field can be judged only after reading a value back, or there is no field of the name `needs`.
     """
     try:
         rules = _Rules(_definitions(schema)).fields_of_root(schema)
     except _UnknownError:
         return None
-    return Lossless(class_, rules) if "type" in rules else None
+    return Lossless(class_, rules) if needs is None or needs in rules else None
 
 
 class _UnknownError(Exception):
@@ -131,7 +131,7 @@ class _Rules:
         self._under_way: list[str] = []  # references being followed
 
     def fields_of_root(self, schema: Schema) -> dict[str, _Rule]:
-        """As `fields`, of the whole schema of an event class. A validator of the class may be around it: no rule."""
+        """The same for the whole schema of an event class. Raises _UnknownError if a validator is around the class."""
         if schema["type"] == "definitions":
             schema = schema["schema"]
         if schema["type"] == "definition-ref":

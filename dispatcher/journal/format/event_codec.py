@@ -25,12 +25,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from dispatcher.errors import EventNotDeclaredError, InvalidTypeError, InvalidValueError, JournalError
+from dispatcher.event import ScopedEvent
 from dispatcher.journal.format.declarations import LONGEST_LINE, adapter_of, lossless
+from dispatcher.journal.format.marks import EVENT, Marks
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.round_trip import difference, quoted
-from dispatcher.util.foreign import describe
+from dispatcher.util.foreign import describe, register_call
 
-_EVENT: Final = b',"event":'
 _MARKS: Final = b',"marks":'
 _MOST_NESTED: Final = 4
 """How many encodings may be in progress on one thread. A signal handler may interrupt one and post, and so on."""
@@ -39,36 +40,9 @@ _PAYLOADS: Final = json.JSONEncoder(default=str, separators=(",", ":"))
 """One for all payloads: `json.dumps` would make its own for each."""
 
 
-class Marks(NamedTuple):
-    """What a line says besides the event. Times are Unix ns."""
-
-    due_ns: int = 0
-    """The event is to be handled from then on; 0: at once."""
-    attempt: int = 1
-    """2: its handler has failed once."""
-    replaces: int = 0
-    """The accepted seq of an earlier line, which this one takes the place of."""
-    order: float = 0
-    """Of an event that has failed: its place among the accepted seqs, which is its first line's, or between two of them
-    if it was due at a time; 0: the seq of this line."""
-    key: str = ""
-    """Of the `post_every` to which the line belongs."""
-    timer: str = ""
-    """The key of the `post_after` or `post_at` to which the line belongs."""
-    fired_ns: int = 0
-    """The time at which that was due to post this event; 0: there is no event, and it is due to post at `due_ns`."""
-    died: dict[str, Any] | None = None
-    """Of a dead letter: how it has failed."""
-
-    @property
-    def has_event(self) -> bool:
-        """False: the line only holds the time at which a `post_every` is due next."""
-        return not self.key or self.fired_ns != 0
-
-
 def with_marks(line: bytes, marks: Marks) -> bytes:
     """The line with these marks, and no others."""
-    head, event, fields = line.partition(_EVENT)
+    head, event, fields = line.partition(EVENT)
     head = head.partition(_MARKS)[0]
     plain = Marks()._asdict()
     said = {name: value for name, value in marks._asdict().items() if value != plain[name]}
@@ -79,7 +53,7 @@ def with_marks(line: bytes, marks: Marks) -> bytes:
 
 def marks_of(line: bytes) -> Marks:
     """The marks of a line. Raises JournalError: they cannot be read."""
-    head, _, _ = line.partition(_EVENT)
+    head, _, _ = line.partition(EVENT)
     if _MARKS not in head:
         return Marks()
     try:
@@ -125,17 +99,13 @@ def in_order_of_acceptance(accepted: Iterable[Accepted]) -> list[Current]:
 
 def fields_of(line: bytes) -> bytes:
     """The event's fields in a line, as JSON."""
-    return line.partition(_EVENT)[2][:-1]
+    return line.partition(EVENT)[2][:-1]
 
 
 def undeclared_line(event_class: str, event_type: str, said: str) -> bytes:
     """The line of an event that no class is declared for: it is shown, and cannot be read back."""
     names = {"event_class": event_class, "event_type": event_type, "model": ""}
-    return json.dumps(names, separators=(",", ":")).encode("ascii")[:-1] + _EVENT + json.dumps(said).encode() + b"}"
-
-
-NO_EVENT: Final = b'{"event_class":"","event_type":"","model":""' + _EVENT + b"null}"
-"""The line without an event that `with_marks` makes a line of a `post_every`."""
+    return json.dumps(names, separators=(",", ":")).encode("ascii")[:-1] + EVENT + json.dumps(said).encode() + b"}"
 
 
 class _Declared:
@@ -147,9 +117,9 @@ class _Declared:
         names = f'{{"event_class":{json.dumps(event_type.__name__)},"event_type":'
         model = f',"model":{json.dumps(class_.__name__)}'
         self.heads = {
-            name: f"{names}{json.dumps(name)}{model}".encode("ascii") + _EVENT for name in event_type.__members__
+            name: f"{names}{json.dumps(name)}{model}".encode("ascii") + EVENT for name in event_type.__members__
         }
-        known = lossless(class_, adapter.core_schema)
+        known = lossless(class_, adapter.core_schema, needs="type")
         self.is_simple = known is not None and known.is_simple
         self.keeps: Callable[[Any], bool] = known.keeps if known is not None else _never
         """Whether an event certainly comes back from a line shorter than LONGEST_LINE. No code of its class runs."""
@@ -201,6 +171,10 @@ class EventCodec:
             self._models = {**self._models, **{(name, class_.__name__): made[class_] for class_ in made}}
             self._declare_models()
 
+    def is_declared(self, event_type: type[Enum]) -> bool:
+        """Whether event classes were declared for the Enum class."""
+        return self._types.get(event_type.__name__) is event_type
+
     def _declare_models(self) -> None:
         """Under _lock."""
         # While it is held, no class is found, so that an encoding of a released codec makes no further check.
@@ -236,9 +210,12 @@ class EventCodec:
         """
         type_ = event.type
         declared = self._declared.get((type(type_), type(event)))
+        if declared is None and type(event) is ScopedEvent:
+            event = event.scoped_event
+            declared = self._declared.get((type(type_), type(event)))
         if declared is None:
             self.check_released()
-            raise EventNotDeclaredError(self._dispatcher, event)
+            raise EventNotDeclaredError(self._dispatcher, event, type_)
         head = declared.heads.get(type_._name_)
         if head is None:
             raise self._refusal(event, f"its type {quoted(type_)} is not a member of its class but a combination")
@@ -304,14 +281,14 @@ class EventCodec:
             JournalError: the event's classes are not declared, or the line no longer fits them.
         """
         try:
-            head, _, fields = line.partition(_EVENT)  # cannot match inside a name, where JSON escapes quotation marks
+            head, _, fields = line.partition(EVENT)  # cannot match inside a name, where JSON escapes quotation marks
             names = json.loads(head + b"}")
             key = names["event_class"], names["model"]
             declared = self._models.get(key)
             if declared is None:
                 raise JournalError(
                     f"{self._dispatcher}: the journal has an unhandled event of the class {key[1]} for {key[0]}, which "
-                    f"is not declared. Call register({key[0]}, handler, events={key[1]}) before the start."
+                    f"is not declared. Call {register_call(key[0], f', events={key[1]}')} before the start."
                 )
             event = declared.adapter.validate_json(fields[:-1])
             wanted = self._types[key[0]][names["event_type"]]
@@ -320,12 +297,15 @@ class EventCodec:
                 f"{self._dispatcher}: an unhandled event of the journal no longer fits its class: {error}. "
                 f"Read it with the version that wrote it; it is {line[:500].decode('utf-8', 'replace')}"
             ) from error
+        originals = getattr(type(wanted), "_originals_", None)
+        if originals is not None:  # it is a scope's
+            scoped, wanted = wanted, originals[wanted._name_]
         if event.type is not wanted:
             raise JournalError(
                 f"{self._dispatcher}: {quoted(event)}, read from the journal, has the type {event.type}, but was "
                 f"written with {wanted}. Make `type` a field of {key[1]}."
             )
-        return event
+        return event if originals is None else ScopedEvent(scoped, event)
 
 
 def _reason(event: Any, error: Exception) -> str:

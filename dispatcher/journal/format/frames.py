@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from dispatcher.util.cached_reads import crc32_cached, pread_cached, pread_cached_into
+from dispatcher.util.figures import counted
 from dispatcher.util.files import open_file
 
 START: Final = 1
@@ -74,23 +75,35 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A stretch of a segment that holds no intact frame; of length 0 where frames are missing."""
+    """A damaged or missing part of a journal, in the place of the frames that were there."""
 
-    segment: Path
-    offset: int
-    length: int
-    at_end: bool
-    """No intact frame follows: in an open segment, a tail cut off by a crash."""
-    missing: int = 0
-    """Number of frames missing here."""
+    segment: str
+    """Name of a file in the journal's folder."""
+    line: str
+    """What is wrong; names the segment, and the frame if there is one."""
+    offset: int | None = None
+    """In bytes. None, like `length`, if the whole file is damaged. Where frames are missing, the length is 0."""
+    length: int | None = None
     events: int | None = None
-    """Rows that the stretch held, if it is one frame with an intact header; like `transitions` None: unknown."""
+    """How many events are lost here. None, like `transitions`, if that is unknown."""
     transitions: int | None = None
+    at_end: bool = False
+    """No intact frame follows."""
+    is_torn: bool = False
+    """At the end of an open segment: cut off by a crash, or being written. No problem."""
+    is_gone: bool = False
+    """The segment does not exist."""
+    is_retired: bool = False
+    """Retention has removed it since it was listed. No problem."""
+    is_consequence: bool = False
+    """It follows from other damage of the segment."""
+
+    @property
+    def is_problem(self) -> bool:
+        return not (self.is_torn or self.is_retired)
 
     def __str__(self) -> str:
-        if self.missing:
-            return f"{self.segment.name}: {self.missing} frames are missing at byte {self.offset}"
-        return f"{self.segment.name}: {self.length} bytes from byte {self.offset} on hold no intact frame"
+        return self.line
 
 
 def encode_frame(
@@ -116,14 +129,6 @@ def encode_trailer(end_offset: int) -> bytes:
     return _TRAILER.pack(end_offset, crc32(end_offset.to_bytes(8, "little")), _TRAILER_MARK)
 
 
-def walk(
-    segment: Path, wanted: Callable[[Header], bool] = lambda _: True, *, check_all: bool = False
-) -> Iterator[Frame | Damage]:
-    """The intact frames of a segment and its damaged stretches, as `FrameReader.frames`. Raises OSError."""
-    with FrameReader(segment) as reader:
-        yield from reader.frames(wanted, check_all=check_all)
-
-
 class FrameReader:
     """Reads the frames of one segment file, also a damaged one. A context manager, for one thread.
 
@@ -132,16 +137,16 @@ class FrameReader:
     """
 
     def __init__(self, path: Path, *, keeps_interpreter: bool = False) -> None:
-        """`keeps_interpreter`: reading what the system has cached does not release it, for a look-up beside a busy
-        thread."""
+        """`keeps_interpreter`: reading what the system has cached does not release it, for a look-up next to a
+        busy thread."""
         self.path = path
         self._pread = pread_cached if keeps_interpreter else os.pread
         self._crc32 = crc32_cached if keeps_interpreter else crc32
         self._segment = int("".join(filter(str.isdigit, path.name)) or 0)
         self._file = open_file(path)
         status = os.fstat(self._file)
-        self.size = status.st_size
-        self.inode = status.st_ino
+        self.size: int = status.st_size
+        self.inode: int = status.st_ino
 
     def __enter__(self) -> FrameReader:
         return self
@@ -165,7 +170,8 @@ class FrameReader:
             if frame is not None:
                 number = frame.header.number
                 if expected is not None and number > expected and not was_damaged:
-                    yield Damage(self.path, position, 0, False, number - expected)
+                    line = f"{self.path.name}: {counted(number - expected, 'frame', 'is')} missing at byte {position}"
+                    yield Damage(self.path.name, line, position, 0)
                 yield frame
                 position, expected, was_damaged = frame.end, number + 1, False
                 continue
@@ -175,7 +181,8 @@ class FrameReader:
             held: tuple[int | None, int | None] = (None, None)
             if header is not None and position + _HEADER.size + header.length == upto:
                 held = (header.events, header.transitions) if header.kind == ROWS else (0, 0)
-            yield Damage(self.path, position, upto - position, following is None, 0, *held)
+            line = f"{self.path.name}: {upto - position} bytes from byte {position} on hold no intact frame"
+            yield Damage(self.path.name, line, position, upto - position, *held, at_end=following is None)
             position = upto
 
     def frames_of(self, kind: int, start: int = 0, *, bytes_at_once: int = _CHUNK) -> Iterator[Frame]:

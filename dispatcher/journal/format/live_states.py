@@ -7,8 +7,8 @@ It is lines of JSON. The first is an object with
     seq                of the first event whose row is not before that
     entities           how many there are
 
-Each further line is an object with some of the entities: from the id to the name of the state. An entity that has
-reached a state in which it ends is not in a snapshot.
+Each further line is an object with some of the entities: from the id to the name of the state, or to an array of that
+and the text of the entity's data. An entity that has reached a state in which it ends is not in a snapshot.
 
 The folder of a partitioned journal has a file for each kind of machine, with the live entities of all partitions at the
 start of the last run. It has the same lines, but instead of one place the first line has
@@ -22,10 +22,11 @@ that was live at its start and has ended since has the state "".
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from zlib import crc32
@@ -41,6 +42,25 @@ _ENTITIES_OF_A_LINE: Final = 4096
 [_ENTITY, _AT] = [column for column in TRANSITIONS.columns if column.name in ("entity", "at")]
 
 
+class LastStates(dict[str, str]):
+    """By entity, the name of its state."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, states: Mapping[str, str] = MappingProxyType({}), data: Mapping[str, str] | None = None) -> None:
+        super().__init__(states)
+        self.data: dict[str, str] = dict(data or {})
+        """By entity, the text of its data, of those that have any."""
+
+    def copy(self) -> LastStates:
+        return LastStates(self, self.data)
+
+    def drop(self, entity: str) -> None:
+        """The entity has ended."""
+        self.pop(entity, None)
+        self.data.pop(entity, None)
+
+
 class StatesAt(NamedTuple):
     """The live entities of one kind of machine, after all frames before a position."""
 
@@ -50,8 +70,7 @@ class StatesAt(NamedTuple):
     """In that segment, in bytes."""
     seq: int
     """Of the first event whose row is not before the position."""
-    states: dict[str, str]
-    """By entity."""
+    states: LastStates
 
 
 class StatesAtStart(NamedTuple):
@@ -60,8 +79,7 @@ class StatesAtStart(NamedTuple):
     machine: str
     starts: tuple[tuple[int, int], ...]
     """By partition, where the rows of the run begin: the number of the segment, and the seq."""
-    states: dict[str, str]
-    """By entity."""
+    states: LastStates
 
 
 class Change(NamedTuple):
@@ -71,6 +89,15 @@ class Change(NamedTuple):
     """Unix ns on the run's clock; 0: a snapshot has it, without its time."""
     state: str
     """After it, or ENDED."""
+    data: str | None = None
+    """The last data of the entity that is known, and when it changed."""
+    data_at: int = 0
+
+    def with_data_of(self, other: Change | None) -> Change:
+        """With the data of the other change, if that is later than its own."""
+        if other is None or other.data is None or (self.data is not None and other.data_at <= self.data_at):
+            return self
+        return self._replace(data=other.data, data_at=other.data_at)
 
 
 def encode_states(at: StatesAt | StatesAtStart, pause: Callable[[], None] = lambda: None) -> bytes:
@@ -78,11 +105,16 @@ def encode_states(at: StatesAt | StatesAtStart, pause: Callable[[], None] = lamb
     about = {**at._asdict(), "entities": len(at.states)}
     del about["states"]
     lines = [json.dumps(about)]
-    rest = iter(at.states.items())
+    states, data = at.states, at.states.data
+    rest = iter(states.items() if not data else ((each, _with_data(states[each], data.get(each))) for each in states))
     while some := dict(islice(rest, _ENTITIES_OF_A_LINE)):
         lines.append(json.dumps(some, separators=(",", ":")))
         pause()
     return "\n".join(lines).encode("ascii")
+
+
+def _with_data(state: str, data: str | None) -> str | list[str]:
+    return state if data is None else [state, data]
 
 
 def machine_of(payload: bytes) -> str:
@@ -100,12 +132,16 @@ def decode_states(payload: bytes) -> StatesAt:
     return StatesAt(about["machine"], about["segment"], about["offset"], about["seq"], states)
 
 
-def _decode(payload: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+def _decode(payload: bytes) -> tuple[dict[str, Any], LastStates]:
     first, *lines = payload.split(b"\n")
     about = json.loads(first)
-    states: dict[str, str] = {}
+    states = LastStates()
     for line in lines:
-        states.update(json.loads(line))
+        for entity, found in json.loads(line).items():
+            if isinstance(found, str):
+                states[entity] = found
+            else:
+                states[entity], states.data[entity] = found
     if len(states) != about["entities"]:
         raise ValueError(f"has {len(states)} entities, but its first line says {about['entities']}")
     return about, states
@@ -139,26 +175,27 @@ def target_of(kind: Kind, machine: str, ends: frozenset[str]) -> str | None:
 
 
 def follow(
-    states: dict[str, str],
+    states: LastStates,
     transitions: Iterable[Row],
     targets: Sequence[str | None],
     kept: Container[str] = frozenset(),
 ) -> None:
     """Bring the states up to date with transitions, in order. `targets`: by kind, its `target_of`. An entity that ends
     is ENDED if it is one of the `kept`, and removed if not."""
-    for kind, _, entity, _ in transitions:
+    for kind, _, entity, _, data in transitions:
         target = targets[kind]
         if target:
             states[entity] = target
+            if data is not None:
+                states.data[entity] = data
         elif target is not None:
+            states.drop(entity)
             if entity in kept:
                 states[entity] = ENDED
-            else:
-                states.pop(entity, None)
 
 
-def follow_frame(states: dict[str, str], rows: RowsPayload, machine: str, ends: frozenset[str]) -> None:
-    """As `follow`, with the transitions of a frame."""
+def follow_frame(states: LastStates, rows: RowsPayload, machine: str, ends: frozenset[str]) -> None:
+    """Bring the states up to date with the transitions of a frame. No entity that ends is kept."""
     targets = _targets(rows, machine, ends)
     if targets.count(None) < len(targets):
         follow(states, _transitions(rows), targets)
@@ -168,10 +205,10 @@ def changes_in(rows: RowsPayload, machine: str, ends: frozenset[str]) -> Iterato
     """The changes of the machine's entities that the transitions of a frame make, in order."""
     targets = _targets(rows, machine, ends)
     if targets.count(None) < len(targets):
-        for kind, _, entity, at in _transitions(rows):
+        for kind, _, entity, at, data in _transitions(rows):
             target = targets[kind]
             if target is not None:
-                yield entity, Change(at, target)
+                yield entity, Change(at, target, data, at)
 
 
 def _targets(rows: RowsPayload, machine: str, ends: frozenset[str]) -> list[str | None]:
@@ -183,4 +220,4 @@ def _transitions(rows: RowsPayload) -> Iterator[Row]:
     pieces = rows.text_pieces(TRANSITIONS.stored_name(_ENTITY))
     entities = (text.decode() for _, lengths, texts in pieces for text in map(BytesIO(texts).read, lengths))
     kinds, at = rows.numbers(f"{TRANSITIONS.prefix}kind"), rows.numbers(TRANSITIONS.stored_name(_AT))
-    return ((kind, 0, entity, at) for kind, entity, at in zip(kinds, entities, at, strict=True))
+    return ((kind, 0, *each) for kind, *each in zip(kinds, entities, at, rows.data(), strict=True))

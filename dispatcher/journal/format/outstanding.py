@@ -10,18 +10,18 @@ never accepted under `sync`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ACCEPTED, ROWS, START, Damage, Frame, walk
-from dispatcher.journal.format.segments import read_summary, segment_number, segment_path
+from dispatcher.journal.format.frames import ACCEPTED, ROWS, START, Damage, Frame
+from dispatcher.journal.format.segments import decode_start, segment_path
 from dispatcher.journal.format.summary import Summary
 
-_WANTED: Final = (START, ACCEPTED, ROWS)
+NEEDED: Final = (START, ACCEPTED, ROWS)
+"""The kinds of frames that are read."""
 
 
 class Accepted(NamedTuple):
@@ -62,7 +62,7 @@ class Loss(NamedTuple):
 
 
 class Outstanding:
-    """Reads the needed segments of a journal in order, and keeps the accepted events that were not handled. One thread.
+    """Takes the needed segments of a journal in order, and keeps the accepted events that were not handled. One thread.
 
     `first`: number of the first segment that recovery needs, according to `last_intact`, the summary of the last
     segment that has one; `before`: the summary of the segment before it. None: unknown.
@@ -84,19 +84,19 @@ class Outstanding:
         self._suspects: list[range] = []  # segments that are missing or damaged since the last intact frame
         self._gaps: list[tuple[list[range], int, int]] = []  # with the first and the last accepted seq
 
-    def read(self, segment: Path, *, is_open: bool) -> list[Damage]:
-        """Read one more segment; returns its damaged stretches."""
+    def add(
+        self, number: int, frames: Iterable[Frame | Damage], summary: Summary | None, *, is_open: bool
+    ) -> list[Damage]:
+        """Take the frames of one more segment, and its summary if it is closed and sound. Returns its damage."""
         damages = []
-        number = segment_number(segment)
         self._expect(number)
-        for found in walk(segment, lambda header: header.kind in _WANTED):
+        for found in frames:
             if isinstance(found, Frame):
                 self._add(found, number)
-            else:
+            elif not found.is_retired:
                 damages.append(found)
-                if not (is_open and found.at_end):
+                if not found.is_torn:
                     self._suspects.append(range(number, number + 1))
-        summary = None if is_open else read_summary(segment)
         if summary is not None:
             self._reach(summary.next_accepted)
         elif not is_open:
@@ -146,7 +146,7 @@ class Outstanding:
     def _add(self, frame: Frame, segment: int) -> None:
         header = frame.header
         if header.kind == START:
-            first = json.loads(frame.payload).get("first_accepted")
+            first = decode_start(frame).get("first_accepted")
             if type(first) is int:  # an earlier release did not write it
                 self._reach(first)
         elif header.kind == ACCEPTED:

@@ -20,6 +20,7 @@ from typing import Final
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import checked_json, holds_journal
 from dispatcher.util.files import PRIVATE_FILE, read_file, replace_file
+from dispatcher.util.terminal import one_line
 
 PARTITIONS: Final = "partitions.json"
 _FORMAT: Final = 1
@@ -83,6 +84,23 @@ def holds_partitions(journal: Path) -> bool:
         JournalError: as `read_partitions`. OSError: it cannot be listed.
     """
     return read_partitions(journal) != (None, None) or bool(partition_folders(journal))
+
+
+def check_no_other_files(folder: Path) -> None:
+    """A journal begins in a new or an empty folder: what it does not hold can then be removed with it.
+
+    Raises:
+        JournalError: the folder has other files, and no journal. Hidden ones, and a file system's `lost+found`, do not
+            count.
+        OSError: it cannot be listed.
+    """
+    # The names first: another process may begin a journal meanwhile.
+    names = sorted({each.name for each in folder.iterdir() if not each.name.startswith(".")} - {"lost+found"})
+    if names and not holds_journal(folder) and not holds_partitions(folder):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise JournalError(
+            f"{folder}: holds no journal, but {one_line(names[0], 100)}{more}; choose a new or an empty folder"
+        )
 
 
 def read_partitions(journal: Path) -> tuple[Partitions | None, str | None]:

@@ -146,6 +146,7 @@ TRANSITIONS = Table(
         Column("to_state", "string", False, "state after; the same as from_state if valid is false", "kind"),
         Column("at", "long", False, "when it was made", "number", TIME_UNIT),
         Column("valid", "boolean", False, "false if the state rejected the event, so nothing changed", "kind"),
+        Column("data", "string", True, "JSON: the entity's data and its version, where they changed", "sparse"),
     ),
     time="at",
     prefix="move.",

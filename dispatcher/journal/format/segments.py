@@ -3,7 +3,6 @@
     JOURNAL/journal.json                    the manifest, replaced atomically
     JOURNAL/segment-00000001.journal        a closed segment
     JOURNAL/.segment-00000002.journal.open  the open segment; a rename closes it
-    JOURNAL/.segment-00000001.history       an index of a closed segment's entities, which readers can do without
     JOURNAL/.lock                           held by the writing process
     JOURNAL/NAME.aside                      what recovery has taken out of the journal; nothing reads it
 
@@ -21,7 +20,7 @@ import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from zlib import crc32
 
 from dispatcher.errors import JournalError
@@ -32,12 +31,23 @@ from dispatcher.journal.format.frames import (
     ROWS,
     SNAPSHOT,
     START,
+    Frame,
     FrameReader,
     encode_frame,
     encode_trailer,
 )
 from dispatcher.journal.format.summary import Summary
-from dispatcher.util.files import ASIDE, PRIVATE_FILE, FileLock, open_file, read_file, replace_file, sync_folder
+from dispatcher.util.descriptors import NO_DESCRIPTORS
+from dispatcher.util.files import (
+    ASIDE,
+    PRIVATE_FILE,
+    FileLock,
+    explain,
+    open_file,
+    read_file,
+    replace_file,
+    sync_folder,
+)
 from dispatcher.util.forks import let_go_in_children, no_fork
 
 FORMAT: Final = 1
@@ -45,6 +55,7 @@ MANIFEST: Final = "journal.json"
 LAST_NUMBER: Final = 2**31 - 1
 """The greatest number of a segment; a frame's header has room for twice as many."""
 _NAME: Final = re.compile(r"\.?segment-(\d+)\.journal(\.open)?")
+_HISTORY_INDEX: Final = re.compile(r"\.segment-\d+\.history(\.new-\d+)?")
 _MOST_MANIFEST_BYTES: Final = 1 << 12
 """A sound manifest is far shorter."""
 _LOOK_EVERY_NS: Final = 100_000_000
@@ -88,6 +99,11 @@ def segment_number(path: Path) -> int:
     return number if is_segment and number <= LAST_NUMBER else 0
 
 
+def is_open_segment(segment: Path) -> bool:
+    """Whether the segment was open when it was listed."""
+    return segment.name.startswith(".")
+
+
 def misnamed_segments(journal: Path) -> list[Path]:
     """Files named like segments, but with their number written in another way. Raises OSError as `segments`."""
     listed = (journal / name for name in sorted(_names_in(journal)) if _NAME.fullmatch(name))
@@ -100,6 +116,12 @@ def set_aside_files(journal: Path) -> list[Path]:
     return [journal / name for name in sorted(_names_in(journal)) if aside.fullmatch(name)]
 
 
+def remove_history_indexes(journal: Path) -> None:
+    """Remove the indexes of entities that earlier releases wrote next to the segments. Raises OSError."""
+    for name in filter(_HISTORY_INDEX.fullmatch, _names_in(journal)):
+        (journal / name).unlink(missing_ok=True)
+
+
 def _names_in(journal: Path) -> list[str]:
     # Not Path.glob: it takes a folder that may not be read for an empty one.
     try:
@@ -108,34 +130,33 @@ def _names_in(journal: Path) -> list[str]:
         return []
 
 
-class SegmentEnd(NamedTuple):
-    """The sound end of a closed segment. It tells the segment apart from all others."""
-
-    size: int
-    """Of the segment, in bytes."""
-    checksum: int
-    """Of the END frame's payload, which has the time of closing."""
-    summary: Summary
-
-
-def read_end(segment: Path) -> SegmentEnd | None:
-    """The end of a closed segment; None: it is damaged. Raises OSError."""
+def read_summary(segment: Path) -> Summary | None:
+    """The summary in a closed segment's END frame; None: its end is damaged. Raises OSError."""
     with FrameReader(segment) as reader:
         frame = reader.last_frame()
     if frame is None:
         return None
     try:
         fields = json.loads(frame.payload)
-        summary = Summary(**{name: int(fields[name]) for name in Summary._fields if name in fields})
+        return Summary(**{name: int(fields[name]) for name in Summary._fields if name in fields})
     except (ValueError, TypeError, RecursionError):
         return None
-    return SegmentEnd(reader.size, frame.header.payload_crc, summary)
 
 
-def read_summary(segment: Path) -> Summary | None:
-    """The summary in a closed segment's END frame; None: its end is damaged. Raises OSError."""
-    end = read_end(segment)
-    return None if end is None else end.summary
+def read_start(segment: Path) -> dict[str, Any]:
+    """What a segment's START frame says; empty if it is damaged. Raises OSError."""
+    with FrameReader(segment) as reader:
+        frame = reader.frame_at(0)
+    return decode_start(frame)
+
+
+def decode_start(frame: Frame | None) -> dict[str, Any]:
+    """What a START frame says, given the first frame of a segment; empty if the frame is damaged."""
+    try:
+        fields = json.loads(frame.payload) if frame is not None and frame.header.kind == START else {}
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +234,19 @@ def holds_journal(folder: Path) -> bool:
     return any(map(_NAME.fullmatch, _names_in(folder))) or read_manifest(folder) != (None, None)
 
 
+def unwritable(path: Path, error: OSError) -> JournalError:
+    """The error for a journal that cannot be written, with what helps against it."""
+    if error.errno in NO_DESCRIPTORS:
+        advice = "Raise the limit of open files (ulimit -n)"
+    elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+        advice = "The path, or a part of it, is a file: give the journal another folder"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        advice = "Let this user write there, or give it another folder"
+    else:
+        advice = "Make room, or give it another folder"
+    return JournalError(f"{path}: the journal cannot be written: {explain(error, path)}. {advice}, and start again.")
+
+
 def lock_for_writing(journal: Path, mode: int = PRIVATE_FILE) -> FileLock:
     """Keep other processes from writing the journal.
 
@@ -250,12 +284,12 @@ class SegmentFile:
             self._file = open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, mode)
             let_go_in_children(self)
         self._identity = _identity(os.fstat(self._file))
-        self.size = 0
-        self.opened_s = time.monotonic()
+        self.size: int = 0
+        self.opened_s: float = time.monotonic()
         self._looked_ns = 0  # when an accepted event last looked for the file in its folder; Unix ns
         self._rows = before.following()  # its counts of frames and accepted events are in `frames` and `next_accepted`
-        self.frames = 0
-        self.next_accepted = self._rows.first_accepted
+        self.frames: int = 0
+        self.next_accepted: int = self._rows.first_accepted
         about: dict[str, int | str] = {
             "format": FORMAT,
             "segment": number,

@@ -26,4 +26,4 @@ with shop:  # starts its thread; on the way out, handles what is queued, and sto
     for line in sys.stdin:
         event_type, order = line.split()
         if not shop.post(OrderEvent(OrderEventType[event_type], order)):
-            print(f"refused {event_type} of {order}")
+            print(f"rejected {event_type} of {order}")

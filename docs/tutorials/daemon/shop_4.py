@@ -52,8 +52,8 @@ config = DispatcherConfig(queue_capacity=10_000)
 shop = AsyncDispatcher(config, name="shop", journal=journal)
 shop.register(OrderEventType, handle, events=OrderEvent)
 orders.restore()
-with shop:  # hands out what an earlier run has accepted and not handled, before any new event
+with shop:  # redelivers what an earlier run has accepted and not handled, before any new event
     for line in sys.stdin:
         event_type, order = line.split()
         if not shop.post(OrderEvent(OrderEventType[event_type], order)):
-            print(f"refused {event_type} of {order}")
+            print(f"rejected {event_type} of {order}")

@@ -55,8 +55,8 @@ shop = AsyncDispatcher(config, name="shop", journal=journal, dead_letters="runs/
 retry = Retry(attempts=3, delay_s=0.5, on=OSError)
 shop.register(OrderEventType, handle, events=OrderEvent, on_error=retry)
 orders.restore()
-with shop:  # hands out what an earlier run has accepted and not handled, before any new event
+with shop:  # redelivers what an earlier run has accepted and not handled, before any new event
     for line in sys.stdin:
         event_type, order = line.split()
         if not shop.post(OrderEvent(OrderEventType[event_type], order)):
-            print(f"refused {event_type} of {order}")
+            print(f"rejected {event_type} of {order}")

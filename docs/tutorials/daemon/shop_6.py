@@ -64,7 +64,7 @@ def read_events() -> None:
         for line in lines:
             event_type, order = line.split()
             if not shop.post(OrderEvent(OrderEventType[event_type], order)):
-                print(f"refused {event_type} of {order}")
+                print(f"rejected {event_type} of {order}")
 
 
 journal = JournalWriter("runs/journal", JournalConfig(durability="sync", write_ahead=True))
@@ -78,6 +78,6 @@ register_metrics(shop, sources=[recorder])
 orders.restore()
 daemon = CompositeService("shop")
 daemon.add_service(MetricsServer(MetricsConfig(port=9464)))
-daemon.add_service(shop)  # its start hands out what an earlier run has accepted and not handled
+daemon.add_service(shop)  # its start redelivers what an earlier run has accepted and not handled
 threading.Thread(target=read_events, daemon=True).start()
 sys.exit(run_until_signal(daemon))

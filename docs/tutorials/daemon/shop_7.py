@@ -17,6 +17,7 @@ from dispatcher import (
     run_until_signal,
 )
 from dispatcher.ops import OpsDoor
+from dispatcher.web import WebConfig
 from statemachines import Entities, StateMachineFactory, TransitionRecorder
 from statemachines.graph import to_mermaid
 
@@ -67,7 +68,7 @@ def read_events() -> None:
         for line in lines:
             event_type, order = line.split()
             if not shop.post(OrderEvent(OrderEventType[event_type], order)):
-                print(f"refused {event_type} of {order}")
+                print(f"rejected {event_type} of {order}")
 
 
 journal = JournalWriter("runs/journal", JournalConfig(durability="sync", write_ahead=True))
@@ -80,8 +81,9 @@ shop.register(OrderEventType, handle, events=OrderEvent, on_error=retry)
 register_metrics(shop, sources=[recorder])
 orders.restore()
 daemon = CompositeService("shop")
-daemon.add_service(OpsDoor(name="shop"))  # first, so that it answers while the others start and stop
+# First, so that it answers while the others start and stop.
+daemon.add_service(OpsDoor(name="shop", web=WebConfig(port=8080)))
 daemon.add_service(MetricsServer(MetricsConfig(port=9464)))
-daemon.add_service(shop)  # its start hands out what an earlier run has accepted and not handled
+daemon.add_service(shop)  # its start redelivers what an earlier run has accepted and not handled
 threading.Thread(target=read_events, daemon=True).start()
 sys.exit(run_until_signal(daemon))

@@ -26,7 +26,7 @@ from pipeline.report.digests import event_digest, transition_digest
 from pipeline.report.digests.arrow_rows import schema_of
 from pipeline.report.digests.buckets import PER_OCTAVE, TimeBuckets
 from pipeline.report.digests.event_digest import ROWS_AT_ONCE, SLOWEST, DigestRow, EventDigest
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.digests.statements import Statement, run_statements
 from pipeline.report.digests.transition_digest import LONGEST, Ends, TransitionDigest
 
@@ -207,7 +207,7 @@ def add_ends(database: DuckDBPyConnection, ends: Ends) -> None:
         database.from_arrow(pa.table(columns)).create(name)
 
 
-def merge(database: DuckDBPyConnection) -> Run:
+def merge(database: DuckDBPyConnection) -> ReportRun:
     """Merge the parts: makes a table or a view for each of the `KINDS`. Returns the run that they span.
 
     In:  part_KIND for each of the `KINDS`, and first_state and final_state.
@@ -215,12 +215,12 @@ def merge(database: DuckDBPyConnection) -> Run:
          in one part and ended in another. A stretch is a whole life as far as it is known; lives that began and
          ended are left out.
     """
-    run = Run.of(database)
+    run = ReportRun.of(database)
     run_statements(database, merging(run))
     return run
 
 
-def merging(run: Run) -> list[Statement]:
+def merging(run: ReportRun) -> list[Statement]:
     return [Statement.create(make(run)) for make in _MERGED]
 
 
@@ -253,7 +253,7 @@ def _longest(stays: str) -> str:
 
 
 # A table for each kind, in an order in which each can be made.
-_MERGED: Final[Sequence[Callable[[Run], str]]] = (
+_MERGED: Final[Sequence[Callable[[ReportRun], str]]] = (
     lambda _: f"VIEW {_PROBLEM} AS FROM part_{_PROBLEM}",
     lambda _: (
         """

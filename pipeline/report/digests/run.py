@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-class Run(NamedTuple):
+class ReportRun(NamedTuple):
     """Times are Unix ns in the clock of the run."""
 
     start_at: int
@@ -25,13 +25,13 @@ class Run(NamedTuple):
     """The same, each divided into parts."""
 
     @staticmethod
-    def of(database: DuckDBPyConnection) -> Run:
+    def of(database: DuckDBPyConnection) -> ReportRun:
         """Of the digests whose rows are in part_event_totals, part_event_group and so on."""
         [row] = database.execute(_SPAN).fetchall()
         start_at, end_at, times_ns, depths_ns = (number or 0 for number in row)
         times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS, max(1, times_ns))
         depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS, max(1, depths_ns))
-        return Run(start_at, end_at, times, depths, depths.divided(DEPTHS_PER_BUCKET, max(1, depths_ns)))
+        return ReportRun(start_at, end_at, times, depths, depths.divided(DEPTHS_PER_BUCKET, max(1, depths_ns)))
 
 
 # An interval of a part may be wider than the run needs: its width is known before its rows are.

@@ -19,8 +19,8 @@ from pipeline.report.digests.event_digest import ROWS_AT_ONCE, DigestRow
 
 LONGEST: Final = 100
 """Maximum stays that are kept for each state."""
-READS: Final = TRANSITIONS.names
-"""The columns of transitions that a digest reads: all."""
+READS: Final = tuple(name for name in TRANSITIONS.names if name != "data")
+"""The columns of transitions that a digest reads."""
 
 _KIND = "machine string, from_state string, event_type string, to_state string, valid boolean"
 _STAY = "machine string, entity string, state string, seq long, from_at long, stay_ns long"

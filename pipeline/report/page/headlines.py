@@ -112,7 +112,7 @@ def _unknown_transitions(data: PageData) -> Figure | None:
     worst = kinds[0]
     return Figure(
         "Unknown transitions",
-        f"{counted(number, 'transition')} undeclared or refused,",
+        f"{counted(number, 'transition')} undeclared or rejected,",
         f"of {count(_totals(data).get('transitions', number))}. The most frequent: {worst['machine']} "
         f"from {worst['from_state']} to {worst['to_state']} on {worst['event_type']}, {_times(worst['count'])}.",
         "bad",
@@ -254,7 +254,7 @@ _CHECKS: Final[Sequence[tuple[str, _Headline]]] = (
     ("damage in the earlier journal", _damage_before),
     ("failure", _failures),
     ("stuck entity", _stuck),
-    ("undeclared or refused transition", _unknown_transitions),
+    ("undeclared or rejected transition", _unknown_transitions),
 )
 """Each kind of problem, and the sentence about it; None if there is none of the kind."""
 _FACTS: Final[Sequence[_Headline]] = (_applications, _waits, _nodes, _run, _event_types, _slowest)

@@ -29,7 +29,7 @@ class PageData(NamedTuple):
     is_live: bool = False
     totals: Mapping[str, int] = MappingProxyType({})
     damage_before: Sequence[Problem] = ()
-    """As `damage`, for the journal of the earlier run."""
+    """What could not be read of the journal of the earlier run."""
 
     @property
     def is_incomplete(self) -> bool:

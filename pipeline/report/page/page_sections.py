@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dispatcher.pages.drawing.state_graph import draw_graph
 from dispatcher.util.figures import NOTHING, count, decimal, duration, moment, percent
 from pipeline.journal.damage import Problem, lacks_rows, total_lost
 from pipeline.report.page.columns import TableColumn, TableRow, columns, text_column
@@ -24,7 +25,6 @@ from pipeline.report.page.page_views import (
 from pipeline.report.page.rendering import render
 from pipeline.report.plots import plots, plots_over_time
 from pipeline.report.plots.plot_style import Rows, time_axis
-from statemachines.drawing.state_graph import draw_graph
 
 APPLICATIONS_DRAWN = 30
 """Maximum applications in a plot with a row for each."""
@@ -202,7 +202,7 @@ def _graph(machine: str, rows: Rows) -> GraphView:
     drawing = draw_graph(rows)
     text = (
         "Left: the machine's declared table. Right: the journal's transitions, with their counts; dashed edges were "
-        "never taken, red ones are undeclared or were refused. Hover over an edge to see its events."
+        "never taken, red ones are undeclared or were rejected. Hover over an edge to see its events."
     )
     if drawing.states_left_out:
         text += f" The rarest {drawing.states_left_out:,} states are left out."

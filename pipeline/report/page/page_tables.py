@@ -85,7 +85,7 @@ _TABLES: Final[Mapping[str, Sequence[PageTable]]] = {
         PageTable(
             "failures",
             "Failures by cause",
-            "Events that failed or have no handler; applications and attempts that failed, were refused or were "
+            "Events that failed or have no handler; applications and attempts that failed, were rejected or were "
             "killed.",
             [
                 text_column("Of", "subject"),
@@ -110,7 +110,7 @@ _TABLES: Final[Mapping[str, Sequence[PageTable]]] = {
         PageTable(
             "unknown_transitions",
             "Unknown transitions",
-            "Transitions that the machine's table does not declare, or that the machine refused.",
+            "Transitions that the machine's table does not declare, or that the machine rejected.",
             _KIND,
         ),
     ),

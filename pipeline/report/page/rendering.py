@@ -63,7 +63,7 @@ def render(
 def _assets() -> _Assets:
     """Read and compiled once in a process: `--follow` renders a page every few seconds."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    shared = resources.files("statemachines.drawing").joinpath("style.css").read_text(encoding="utf-8")
+    shared = resources.files("dispatcher.pages").joinpath("static/style.css").read_text(encoding="utf-8")
     style_sheet, script = f"\n{shared}\n{_text('page.css')}", _text("page.js")
     template = environment.from_string(_text("page.html"))
     return _Assets(template, Markup(style_sheet), Markup(script), _hash_source(style_sheet), _hash_source(script))

@@ -25,7 +25,7 @@ class Curve(NamedTuple):
     is_dotted: bool = False
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     x: float
     y: float
     colour: str
@@ -46,7 +46,7 @@ class Pane(NamedTuple):
     x: Scale
     y: Scale
     lines: Sequence[Curve] = ()
-    points: Sequence[Point] = ()
+    points: Sequence[ChartPoint] = ()
     hits: Sequence[Hit] = ()
     limit: float | None = None
     height: int = 190

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dispatcher.util.figures import count, duration, gibibytes, thousandths
 from pipeline.report.plots.pane_chart import Curve, Hit, Pane, PaneChart
 from pipeline.report.plots.plot_style import COLOURS, Rows, event_name, label
-from pipeline.report.plots.row_chart import Bar, Dot, Facet, RowChart, Span
+from pipeline.report.plots.row_chart import Dot, Facet, RowBar, RowChart, Span
 from pipeline.report.plots.scales import durations, linear
 from pipeline.report.plots.svg import LegendKey
 
@@ -24,7 +24,7 @@ _NODE_GROUPS = 60
 _ROOM = 1.2  # for a text behind the longest bar
 
 
-class _Resource(NamedTuple):
+class _UsedResource(NamedTuple):
     title: str
     capacity: str
     peak: str
@@ -32,9 +32,9 @@ class _Resource(NamedTuple):
 
 
 _NODE_RESOURCES = (
-    _Resource("Memory", "memory_mb", "peak_memory_mb", gibibytes),
-    _Resource("Virtual cores", "vcores_milli", "peak_vcores_milli", thousandths),
-    _Resource("GPUs", "gpu_milli", "peak_gpu_milli", thousandths),
+    _UsedResource("Memory", "memory_mb", "peak_memory_mb", gibibytes),
+    _UsedResource("Virtual cores", "vcores_milli", "peak_vcores_milli", thousandths),
+    _UsedResource("GPUs", "gpu_milli", "peak_gpu_milli", thousandths),
 )
 
 
@@ -45,7 +45,7 @@ def applications_plot(states: Rows) -> RowChart | None:
     rows = sorted(states, key=lambda row: -row["applications"])
     names = [row["final_state"] for row in rows]
     bars = [
-        Bar(position, 0, row["applications"], _STATE_COLOURS.get(name, "grey"), f"{name}: {number}", number)
+        RowBar(position, 0, row["applications"], _STATE_COLOURS.get(name, "grey"), f"{name}: {number}", number)
         for position, (name, row) in enumerate(zip(names, rows, strict=True))
         for number in [count(row["applications"])]
     ]
@@ -129,7 +129,7 @@ def events_plot(types: Rows) -> RowChart | None:
     classes = sorted({row["event_class"] for row in top})
     colours = {name: COLOURS[position % len(COLOURS)] for position, name in enumerate(classes)}
     bars = [
-        Bar(
+        RowBar(
             position,
             0,
             row["handling_total_ms"],
@@ -154,7 +154,7 @@ def changes_plot(metrics: Rows) -> RowChart | None:
     percents = [100 * row["change"] for row in changed]
     texts = [f"{change:+,.0f} %" if abs(change) >= 10 else f"{change:+.1f} %" for change in percents]
     bars = [
-        Bar(position, 0, change, "amber" if change > 0 else "blue", f"{name}: {text}", text)
+        RowBar(position, 0, change, "amber" if change > 0 else "blue", f"{name}: {text}", text)
         for position, (name, change, text) in enumerate(zip(names, percents, texts, strict=True))
     ]
     least, most = min(0.0, *percents), max(0.0, *percents)
@@ -169,22 +169,22 @@ def changes_plot(metrics: Rows) -> RowChart | None:
     return RowChart(names, [Facet(scale, bars)], row_px=22)
 
 
-def _share(row: Mapping[str, Any], resource: _Resource) -> float:
+def _share(row: Mapping[str, Any], resource: _UsedResource) -> float:
     return float(100 * row[resource.peak] / row[resource.capacity])
 
 
-def _node_bars(peaks: Rows, resource: _Resource) -> list[Bar]:
+def _node_bars(peaks: Rows, resource: _UsedResource) -> list[RowBar]:
     bars = []
     for position, row in enumerate(peaks):
         if row[resource.capacity]:
             share = _share(row, resource)
             used, whole = resource.show(row[resource.peak]), resource.show(row[resource.capacity])
             about = f"{row['node']}: {used} of {whole} ({share:.0f} %)"
-            bars.append(Bar(position, 0, share, "red" if share > 100 else "blue", about))
+            bars.append(RowBar(position, 0, share, "red" if share > 100 else "blue", about))
     return bars
 
 
-def _node_curve(peaks: Rows, resource: _Resource, fullest: float) -> Pane:
+def _node_curve(peaks: Rows, resource: _UsedResource, fullest: float) -> Pane:
     nodes = sorted((row for row in peaks if row[resource.capacity]), key=lambda row: -_share(row, resource))
     shares = [_share(row, resource) for row in nodes]
     # Of nodes that are equally full only the first is a point of the line.

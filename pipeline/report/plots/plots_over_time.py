@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dispatcher.util.figures import count, duration, moment
-from pipeline.report.plots.pane_chart import Curve, Hit, Pane, PaneChart, Point
+from pipeline.report.plots.pane_chart import ChartPoint, Curve, Hit, Pane, PaneChart
 from pipeline.report.plots.plot_style import COLOURS, PALE, Rows, TimeAxis, colours_of, event_name, label, unit_of
-from pipeline.report.plots.row_chart import Bar, Facet, HeatFacet, RowChart
+from pipeline.report.plots.row_chart import Facet, HeatFacet, RowBar, RowChart
 from pipeline.report.plots.scales import Scale, linear, powers_of_ten
 from pipeline.report.plots.svg import LegendKey
 from pipeline.report.tables.applications import PHASES
@@ -52,7 +52,7 @@ def timeline_plot(stays: Rows, axis: TimeAxis, end_at: int) -> RowChart | None:
             f"from {moment(row['from_at'])}"
         )
         place = row_of[row["application"]]
-        bars.append(Bar(place, axis.place(row["from_at"]), axis.place(end), colour(row["state"]), about))
+        bars.append(RowBar(place, axis.place(row["from_at"]), axis.place(end), colour(row["state"]), about))
     keys = [LegendKey(state, colour(state)) for state in states]
     return RowChart(list(row_of), [Facet(axis.scale(), bars)], keys, _ROWS_PX)
 
@@ -69,7 +69,7 @@ def critical_paths_plot(paths: Rows) -> RowChart | None:
         ends = [0.0, *itertools.accumulate(row[f"{phase}_s"] / unit_s for phase in phases)]
         for phase, low, high in zip(phases, ends, ends[1:], strict=False):
             about = f"{row['application']}: {phase} {duration(row[f'{phase}_s'])}"
-            bars.append(Bar(at, low, high, _PHASE_COLOURS[phase], about))
+            bars.append(RowBar(at, low, high, _PHASE_COLOURS[phase], about))
     scale = linear(0, longest_s / unit_s, f"time from submission to the end ({unit})", to_ticks=False)
     keys = [LegendKey(phase, _PHASE_COLOURS[phase]) for phase in phases]
     return RowChart([row["application"] for row in paths], [Facet(scale, bars)], keys, _ROWS_PX)
@@ -250,7 +250,7 @@ def slowest_plot(handlings: Rows, axis: TimeAxis) -> PaneChart | None:
     classes = list(dict.fromkeys(row["event_class"] for row in handlings))
     colour = dict(zip(classes, COLOURS[:_CLASSES_NAMED], strict=False))
     points = [
-        Point(
+        ChartPoint(
             axis.place(row["at"]),
             _seconds(1e3 * row["handling_ms"]),
             colour.get(row["event_class"], PALE),

@@ -19,7 +19,7 @@ _LEVELS = 10
 _FULL = 100.0
 
 
-class Bar(NamedTuple):
+class RowBar(NamedTuple):
     """A bar of a row. `about`: its tooltip. `text`: written behind its end. `lane`: which of the row's bars it is."""
 
     row: int
@@ -54,7 +54,7 @@ class Facet(NamedTuple):
     """A plot beside the names, on an axis of its own. `limit`: the value of a warning line."""
 
     scale: Scale
-    bars: Sequence[Bar] = ()
+    bars: Sequence[RowBar] = ()
     dots: Sequence[Dot] = ()
     spans: Sequence[Span] = ()
     title: str = ""
@@ -117,7 +117,7 @@ class RowChart(NamedTuple):
         y = self.row_px * (span.row + 0.5)
         return f'<line class="span {PALE}" x1="{start}" x2="{end}" y1="{y:g}" y2="{y:g}"/>'
 
-    def _bar(self, scale: Scale, bar: Bar) -> str:
+    def _bar(self, scale: Scale, bar: RowBar) -> str:
         height = _FILLED * self.row_px if self.lanes == 1 else (self.row_px - 6) / self.lanes
         y = self.row_px * (bar.row + 0.5) + height * (bar.lane - self.lanes / 2)
         start, end = sorted((scale.share(bar.low), scale.share(bar.high)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.payloads import OWNER_AUDIT, OWNER_OPERATIONS, fields_of, is_event
 from pipeline.report.tables.containers import first_event
 from pipeline.report.tables.sql import among
@@ -36,7 +36,7 @@ def _owners() -> str:
     """
 
 
-def applications(run: Run) -> str:
+def applications(run: ReportRun) -> str:
     """One row per application that was submitted or changed its state; from kept_event, move and containers.
 
     final_state is the last known state, in which the application may not have ended; wait_s is the time from submission
@@ -61,17 +61,17 @@ def applications(run: Run) -> str:
     """
 
 
-def applications_by_final_state(run: Run) -> str:
+def applications_by_final_state(run: ReportRun) -> str:
     """One row per state that applications have at the end of the journal: how many; from applications."""
     return "SELECT final_state, is_final, count(*) AS applications FROM applications GROUP BY ALL"
 
 
-def waiting_by_queue(run: Run) -> str:
+def waiting_by_queue(run: ReportRun) -> str:
     """One row per queue: how long its applications waited for their first container; from applications."""
     return _waiting("queue")
 
 
-def waiting_by_user(run: Run) -> str:
+def waiting_by_user(run: ReportRun) -> str:
     """One row per queue and user: as waiting_by_queue; from applications."""
     return _waiting('queue, "user"')
 
@@ -97,12 +97,12 @@ def _visits(machine: str) -> str:
     """
 
 
-def application_timeline(run: Run) -> str:
+def application_timeline(run: ReportRun) -> str:
     """One row per stay of an application in a state, except final ones; from move."""
     return f"SELECT entity AS application, seq, state, from_at, to_at FROM ({_visits('RMApp')})"
 
 
-def critical_paths(run: Run) -> str:
+def critical_paths(run: ReportRun) -> str:
     """One row per application: its time from submission to the end, divided into phases that do not overlap.
 
     saving: until it is stored and can be admitted, including its START's time in the queue; admission: until the

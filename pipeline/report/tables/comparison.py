@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.tables.applications import END_STATES
 
 _Figures = dict[str, tuple[str, str]]
 KEY = "subject, metric, unit"
 
 
-def key_figures(run: Run) -> str:
+def key_figures(run: ReportRun) -> str:
     """One row per key figure of a run: its subject, metric, unit and value.
 
     The subject is `run` for the run as a whole, `queue NAME`, `events CLASS.TYPE` or `stay MACHINE.STATE`. The unit is
@@ -71,7 +71,7 @@ def _figures(rows: str, subject: str, figures: _Figures) -> str:
     """
 
 
-def comparison(run: Run) -> str:
+def comparison(run: ReportRun) -> str:
     """One row per figure of either run; from key_figures, and before_key_figures of the earlier run.
 
     change is (after - before) / before; null if either is null or before is 0.

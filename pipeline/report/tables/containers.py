@@ -8,7 +8,7 @@ appear to start before the container that it replaces has ended.
 from __future__ import annotations
 
 from pipeline.report.digests.buckets import TimeBuckets
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.payloads import PAYLOADS, fields_of, is_event
 from pipeline.report.tables.sql import among, bucket_of, starts_at
 
@@ -34,7 +34,7 @@ def first_event(event_class: str, event_type: str, columns: str = "") -> str:
     """
 
 
-def containers(run: Run) -> str:
+def containers(run: ReportRun) -> str:
     """One row per allocated container: its node, its resources, its start and its end; from kept_event and move.
 
     A container that has not ended has nulls in ended_seq, ended_at and end_state. One whose START event is not in the
@@ -60,7 +60,7 @@ def containers(run: Run) -> str:
     """
 
 
-def node_capacity(run: Run) -> str:
+def node_capacity(run: ReportRun) -> str:
     """One row per registered node, with the capacity of its first registration; from kept_event. Not in the report."""
     return f"SELECT * RENAME (entity AS node) FROM ({first_event(*_REGISTRATION)})"
 
@@ -74,7 +74,7 @@ def changes_of_use(intervals: str, names: str) -> str:
     """
 
 
-def node_usage(run: Run) -> str:
+def node_usage(run: ReportRun) -> str:
     """One row per node and event that changed its containers' resource use: the sums after it; from containers."""
     intervals = "SELECT *, 1 AS containers, gpus * gpu_milli AS gpu_milli_total FROM containers WHERE node IS NOT NULL"
     names = ", ".join(_AMOUNTS)
@@ -91,7 +91,7 @@ def node_usage(run: Run) -> str:
     """
 
 
-def gpu_device_peaks(run: Run) -> str:
+def gpu_device_peaks(run: ReportRun) -> str:
     """One row per GPU that a container held: its peak use; from containers."""
     held = "SELECT * FROM containers WHERE node IS NOT NULL AND len(gpu_devices) > 0"
     return f"""
@@ -108,7 +108,7 @@ def gpu_device_peaks(run: Run) -> str:
     """
 
 
-def node_peaks(run: Run) -> str:
+def node_peaks(run: ReportRun) -> str:
     """One row per node: its capacity and its peak use; from node_usage, gpu_device_peaks and node_capacity.
 
     Capacities are null if the node's registration is not in the journal; peaks are 0 if it never held a container.
@@ -130,7 +130,7 @@ def node_peaks(run: Run) -> str:
     """
 
 
-def containers_over_time(run: Run) -> str:
+def containers_over_time(run: ReportRun) -> str:
     """One row per node and interval: the maximum of containers that it held at once; from containers.
 
     The run is divided into 200 equal intervals. Every interval has a row, because containers that continue to run are

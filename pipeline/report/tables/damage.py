@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.journal.damage import Problem, in_order
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 
 
-def damage(run: Run) -> str:
+def damage(run: ReportRun) -> str:
     """One row per problem, which several parts of the digest may have; from problem."""
     return "SELECT DISTINCT * FROM problem"
 

@@ -5,14 +5,14 @@ Queue and handling times are wall-clock even in a replay; points in time are in 
 
 from __future__ import annotations
 
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.tables.sql import starts_at, summed_up
 
 _TYPE = "event_class, event_type"
 _PERCENTILES = {"p50": 0.5, "p99": 0.99}
 
 
-def run_totals(run: Run) -> str:
+def run_totals(run: ReportRun) -> str:
     """One row: the journal's totals and its span; from event_totals and transition_totals.
 
     first_at is the first arrival of an event or the first transition, last_at the last end of a handling or the last
@@ -25,7 +25,7 @@ def run_totals(run: Run) -> str:
     """
 
 
-def events_by_type(run: Run) -> str:
+def events_by_type(run: ReportRun) -> str:
     """One row per event type: its count and its cost in wall-clock time; from event_group."""
     outcomes = ", ".join(
         f"coalesce(sum(\"count\") FILTER (outcome = '{outcome}'), 0) AS {outcome}"
@@ -41,7 +41,7 @@ def events_by_type(run: Run) -> str:
     """
 
 
-def event_times(run: Run) -> str:
+def event_times(run: ReportRun) -> str:
     """One row per event type and interval in which events of the type were handled; from event_group."""
     times = run.times
     keys = f"bucket, {_TYPE}"
@@ -69,14 +69,14 @@ def _figures(measure: str, *names: str) -> str:
     return ", ".join(f"{measure}.{name} AS {measure}_{name}_us" for name in names)
 
 
-def slowest_handlers(run: Run) -> str:
+def slowest_handlers(run: ReportRun) -> str:
     """One row per event: those with the longest handling, among equals those with the lowest seq; from slow_event."""
     return f"""
         SELECT seq, {_TYPE}, entity, handling_ns / 1e6::DOUBLE AS handling_ms, started_at AS "at" FROM slow_event
     """
 
 
-def queue_depth(run: Run) -> str:
+def queue_depth(run: ReportRun) -> str:
     """One row per interval: how many events waited to be handled; from depth.
 
     Counts journaled events only: events that were never handled do not count as waiting, and the final depth is 0. In

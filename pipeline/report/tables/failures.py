@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.payloads import DIAGNOSTICS, PAYLOADS, fields_of
 from pipeline.report.tables.sql import among
 
@@ -13,7 +13,7 @@ _BAD_ENDS = ("FAILED", "KILLED")
 _IS_ENDING = ("FINAL_SAVING", "FINISHING", "KILLING")
 
 
-def failures(run: Run) -> str:
+def failures(run: ReportRun) -> str:
     """One row per cause: its count, its first and last occurrence, and an example; from kept_event and move.
 
     The cause of a failed event is its type and the class of the error. The cause of a failed or killed application or

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.tables.sql import KIND, summed_up
 
 _KIND = ", ".join(KIND)
 _STUCK = 100
 
 
-def transition_counts(run: Run) -> str:
+def transition_counts(run: ReportRun) -> str:
     """One row per kind of transition that was made or refused; from transition_count and the declared transitions."""
     return f"""
         SELECT {_KIND}, "count", valid, declared IS NOT NULL AS declared
@@ -17,7 +17,7 @@ def transition_counts(run: Run) -> str:
     """
 
 
-def mined_graph(run: Run) -> str:
+def mined_graph(run: ReportRun) -> str:
     """The rows of transition_counts, and with count 0 the declared but never made transitions of their machines."""
     return f"""
         SELECT {_KIND}, "count", valid, declared FROM transition_counts
@@ -28,12 +28,12 @@ def mined_graph(run: Run) -> str:
     """
 
 
-def unknown_transitions(run: Run) -> str:
+def unknown_transitions(run: ReportRun) -> str:
     """The rows of transition_counts that no machine declares, or that a machine refused."""
     return f'SELECT {_KIND}, "count", valid, declared FROM transition_counts WHERE NOT declared OR NOT valid'
 
 
-def time_in_state(run: Run) -> str:
+def time_in_state(run: ReportRun) -> str:
     """One row per machine and state: the durations of its completed stays; from stay_group."""
     percentiles = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
     seconds = ", ".join(f"{name} / 1e9::DOUBLE AS {name}" for name in percentiles)
@@ -43,7 +43,7 @@ def time_in_state(run: Run) -> str:
     """
 
 
-def stuck_entities(run: Run) -> str:
+def stuck_entities(run: ReportRun) -> str:
     """One row per stay, completed or open, of the 100 that exceed the 99th percentile of their state by the most time.
 
     From long_stay, stretch and time_in_state. Stays in a state that no entity has left are omitted: without a completed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.tables import (
     applications,
     comparison,
@@ -82,7 +82,7 @@ class ReportTable:
     """A table of the report. `make`: its rows in SQL, from the digest's relations and from earlier tables."""
 
     name: str
-    make: Callable[[Run], str]
+    make: Callable[[ReportRun], str]
     columns: tuple[ReportColumn, ...]
     row: str
     """What a row is about."""
@@ -94,7 +94,7 @@ class ReportTable:
     """Two tasks share the work of a large journal: one makes the tables of nodes and containers, about half of the
     work. A table of "both" is made of tables of both, once these are done."""
 
-    def select(self, run: Run) -> str:
+    def select(self, run: ReportRun) -> str:
         casts = ", ".join(f'"{column.name}"::{SQL_TYPES[column.type]} AS "{column.name}"' for column in self.columns)
         return f"SELECT {casts} FROM ({self.make(run)})"
 
@@ -218,7 +218,7 @@ TABLES: Final = (
             "example_error string?"
         ),
         "cause",
-        "how often, first and last `seq`, an example; the reason, if the scheduler refused applications",
+        "how often, first and last `seq`, an example; the reason, if the scheduler rejected applications",
         Shown(["-count", "first_seq"], _SHOWN),
     ),
     ReportTable(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.tables.containers import WHOLE_GPU_MILLI, changes_of_use
 from pipeline.report.tables.sql import bucket_of, starts_at
 
@@ -14,7 +14,7 @@ _CAPACITIES = f"""
 """
 
 
-def node_utilisation(run: Run) -> str:
+def node_utilisation(run: ReportRun) -> str:
     """One row per node and interval: the share of its capacity in use, weighted by time.
 
     From containers and node_capacity. The node is null for the whole cluster. Each node that registered or held a
@@ -37,7 +37,7 @@ def node_utilisation(run: Run) -> str:
     """
 
 
-def queue_utilisation(run: Run) -> str:
+def queue_utilisation(run: ReportRun) -> str:
     """One row per queue and interval: its containers' share of the cluster, weighted by time.
 
     From containers, applications and node_capacity. Every queue with an application has a row for every interval.
@@ -57,7 +57,7 @@ def queue_utilisation(run: Run) -> str:
     """
 
 
-def _shares(run: Run) -> str:
+def _shares(run: ReportRun) -> str:
     # Rounding errors can make a sum slightly negative.
     shares = ", ".join(
         f"CASE WHEN {name} IS NOT NULL AND {name}_capacity <> 0 "
@@ -67,7 +67,7 @@ def _shares(run: Run) -> str:
     return f"bucket, {starts_at(run.times)} AS starts_at, {shares}"
 
 
-def _taken(intervals: str, run: Run) -> str:
+def _taken(intervals: str, run: ReportRun) -> str:
     """SQL: per scope and interval in which a container started or ended: scope, bucket, and two sums of each amount.
 
     NAME_level: the change of use from the interval's start to its end; NAME_part: that change's contribution to the
@@ -90,7 +90,7 @@ def _taken(intervals: str, run: Run) -> str:
     """
 
 
-def _over_time(run: Run) -> str:
+def _over_time(run: ReportRun) -> str:
     """SQL: one row per scope and interval, without gaps: the mean use of each amount; from scopes and taken."""
     means = ", ".join(
         f"coalesce(sum({name}_level) OVER before, 0) + coalesce({name}_part, 0) AS {name}" for name in _TAKEN

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 
 from pipeline.report.digests.digest import add_ends, add_parts, copy_to, engine, merging, parquet_files
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.digests.statements import AT_ONCE, Statement, needed, run_statements
 from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.tables.containers import node_capacity
@@ -65,7 +65,7 @@ class Finish:
             add_ends(database, Ends.of(self.declared))
             add_declared(database, self.declared)
             at_once = AT_ONCE if threads is None else min(AT_ONCE, threads)
-            run = Run.of(database)
+            run = ReportRun.of(database)
             _write_tables(database, run, self.folder, names, given=given, before=self.before, at_once=at_once)
 
 
@@ -77,7 +77,7 @@ def rows_of_entities(parts: Sequence[Path]) -> int:
 
 def _write_tables(
     database: DuckDBPyConnection,
-    run: Run,
+    run: ReportRun,
     folder: Path,
     names: Collection[str],
     *,
@@ -110,7 +110,7 @@ def _write_tables(
     run_statements(database, needed(statements, names), at_once)
 
 
-def _writing(table: ReportTable, run: Run, folder: Path) -> Statement:
+def _writing(table: ReportTable, run: ReportRun, folder: Path) -> Statement:
     """Each table is computed once, when it is written; later ones read it back."""
     sql = table.select(run)
 

@@ -21,13 +21,14 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from dispatcher.util.figures import counted
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.spark.executors import registered_cores
 from pipeline.spark.shipping import is_remote
 from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit
-from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.options import RateLimitOption
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _LOCAL: Final = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?")
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
@@ -69,7 +70,7 @@ def tasks_at_once(spark: SparkSession, df: DataFrame | None) -> TasksAtOnce:
     slots = slots_of(settings, lambda: registered_cores(spark))
     partitions = None if df is None or df.isStreaming or is_remote(spark) else _partitions(df)
     if partitions is not None and (partitions < slots.count or slots.may_grow):
-        return TasksAtOnce(max(1, partitions), f"{partitions} partitions")
+        return TasksAtOnce(max(1, partitions), counted(partitions, "partition"))
     return slots
 
 

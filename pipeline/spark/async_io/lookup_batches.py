@@ -21,14 +21,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pipeline.lookup.answers import Answer, Columns
+from pipeline.lookup.answers import Columns, LookupAnswer
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.schema import LookupTable
 from pipeline.spark.async_io.async_wait import require_free_names
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter, error_values
 from pipeline.spark.async_io.rows import InputRows, name_form, read_rows, require_supported, slices, with_plain_names
-from pipeline.spark.async_io.spark_types import Rules, reader_of, time_zone, values_of
+from pipeline.spark.async_io.spark_types import TypeRules, reader_of, time_zone, values_of
 from pipeline.spark.async_io.structs import Check, Misfit
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, zone_of_session
 from pipeline.spark.errors import ResultSchemaError
@@ -98,23 +98,23 @@ def join_batches(
     return with_plain_names(df).mapInArrow(run, task.columns.task_schema())
 
 
-def _parts(schema: T.StructType, batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[Rows]]:
+def _parts(schema: T.StructType, batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[RowBatch]]:
     """The input in parts of at most `most` rows. The first are small: a reader of a few rows needs no more lookups."""
     size = min(most, _FIRST_ROWS)
     for batch in batches:
         while batch.num_rows:
             part = next(slices(batch, size))
-            yield [Rows(part, schema)]
+            yield [RowBatch(part, schema)]
             batch = batch.slice(part.num_rows)
             size = min(most, 2 * size)
 
 
-class Rows:
+class RowBatch:
     """Some rows of a DataFrame, which are looked up together."""
 
     def __init__(self, batch: pa.RecordBatch, schema: T.StructType) -> None:
         self.batch = batch
-        self.taken_ns = time.perf_counter_ns()
+        self.taken_ns: int = time.perf_counter_ns()
         self._schema = schema
 
     def __repr__(self) -> str:
@@ -131,13 +131,13 @@ class _LookupError(Exception):
         self.cause = cause
 
 
-class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
+class BatchLookup(AsyncFunction[RowBatch, pa.RecordBatch]):
     """Looks up the keys of a batch together. The host's loop thread."""
 
     def __init__(
         self, function: LookupFunction, columns: OutputColumns, added: T.StructType, zone: str, on_error: OnError
     ) -> None:
-        self.name = function.name
+        self.name: str = function.name
         self._function = function
         self._schema = columns.input_schema
         self._columns = columns
@@ -150,7 +150,7 @@ class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
         self._failures: _FailedRows = None  # type: ignore[assignment]
 
     async def open(self) -> None:
-        self._packing = _AsArrow(self._added, Rules(time_zone(self._zone), refuses=True))
+        self._packing = _AsArrow(self._added, TypeRules(time_zone(self._zone), refuses=True))
         self._output = _arrow_schema(self._columns)
         self._failures = _FailedRows(self._columns)
         await self._function.open(self._packing)
@@ -161,7 +161,7 @@ class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
     def own_retries(self) -> int:
         return self._function.own_retries()
 
-    async def async_invoke(self, rows: Rows) -> list[pa.RecordBatch]:
+    async def async_invoke(self, rows: RowBatch) -> list[pa.RecordBatch]:
         batch = rows.batch
         codes, keys = distinct_rows([batch.column(at) for at in self._keys])
         errors: dict[int, Exception] = {}
@@ -180,7 +180,7 @@ class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
         pieces = matches.in_pieces(max(1, min(_MOST_ROWS, int(_MOST_BYTES / max(1, row_bytes)))))
         return [self._joined(batch, table, failed, *some) for some in pieces]
 
-    def _failed(self, rows: Rows, codes: Any, errors: Mapping[int, Exception]) -> dict[int, Any]:
+    def _failed(self, rows: RowBatch, codes: Any, errors: Mapping[int, Exception]) -> dict[int, Any]:
         """For the place of each row whose key has failed, its value of the error column.
 
         Raises:
@@ -224,7 +224,7 @@ class _Matches:
     """
 
     def __init__(
-        self, answer: Answer, codes: Any, keys: int, failed: Iterable[int], is_left: bool, keeps_failed: bool
+        self, answer: LookupAnswer, codes: Any, keys: int, failed: Iterable[int], is_left: bool, keeps_failed: bool
     ) -> None:
         numbers = np.asarray(answer.numbers, np.int64)
         self._rows = None if answer.rows is None else np.asarray(answer.rows, np.int64)
@@ -303,7 +303,7 @@ def _key_values(values: Any, field: T.StructField, errors: dict[int, Exception])
 class _AsArrow:
     """The table's columns in Arrow, whose values have passed Spark's checks."""
 
-    def __init__(self, added: T.StructType, rules: Rules) -> None:
+    def __init__(self, added: T.StructType, rules: TypeRules) -> None:
         values = [values_of(field.dataType) for field in added.fields]
         self._schema = pa.schema([(field.name, each.arrow) for field, each in zip(added.fields, values, strict=True)])
         self._plain = [_PLAIN.get(type(field.dataType)) for field in added.fields]

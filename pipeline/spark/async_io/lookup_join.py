@@ -18,6 +18,7 @@ from typing import Any, Unpack, cast
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from dispatcher.util.functions import require_methods
 from pipeline.lookup.cache import LookupCache
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.function import How, LookupFunction, On, key_pairs
@@ -78,6 +79,7 @@ def lookup_join(
         LookupTableError: a column, a type or an option is invalid.
         TableUnavailableError: the table can't be reached.
     """
+    require_methods(df, "df", "a DataFrame", "select")
     on = _of_columns(df, on)
     function = LookupFunction(
         table,

@@ -75,7 +75,7 @@ def result_type_of(function: AnyFunction[Any, Any]) -> ResultType:
 
 
 def value_type_of(function: AnyFunction[Any, Any]) -> ResultType:
-    """As `result_type_of`, where each call returns one value: a returned list is an array."""
+    """What one result is, where each call returns one value: a returned list is an array."""
     return _named(name_of(function), lambda: _joined(_declared(function)))
 
 

@@ -103,7 +103,7 @@ class ResultWriter:
         nothing = [pa.nulls(0, field.type) for field in self._arrow_schema]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._arrow_schema)
         self._row_bytes = self._max_bytes / 100  # an estimate until the first batch
-        self.results_in_batch = 0
+        self.results_in_batch: int = 0
         """How many results the batch that came last has."""
 
     def batches(self, chunks: Iterable[Sequence[Any]], pace: ReaderPace | None = None) -> Iterator[pa.RecordBatch]:

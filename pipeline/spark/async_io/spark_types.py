@@ -62,7 +62,7 @@ _VARIANT: Final = pa.struct(
 _NULL_VARIANT: Final = (bytes(1), bytes((1, 0, 0)))
 
 
-class Rules(NamedTuple):
+class TypeRules(NamedTuple):
     """`zone`: of naive datetimes in a TIMESTAMP. `refuses`: names that a struct lacks."""
 
     zone: dt.tzinfo
@@ -80,7 +80,7 @@ class Values:
     """
 
     arrow: pa.DataType
-    check_of: Callable[[Rules], Check]
+    check_of: Callable[[TypeRules], Check]
     filler: Any
     build: Builder | None = None
     usual: str = ""
@@ -89,7 +89,7 @@ class Values:
         """Makes Arrow arrays of checked values."""
         return self.build or partial(pa.array, type=self.arrow)
 
-    def check(self, rules: Rules, nullable: bool) -> Check:
+    def check(self, rules: TypeRules, nullable: bool) -> Check:
         """A check of a value, which may be None if it is `nullable`."""
         check = self.check_of(rules)
 
@@ -138,7 +138,7 @@ def row_check(
     is refused, or ignored if `extra` says so. With `none_is_row`, None makes all columns null. A naive datetime in a
     TIMESTAMP column is in `time_zone`, the session's. The check raises ResultSchemaError. Any thread.
     """
-    rules = Rules(time_zone, extra == "refuse")
+    rules = TypeRules(time_zone, extra == "refuse")
     checks = [values_of(field.dataType).check(rules, field.nullable) for field in schema.fields]
     check = struct_check(schema.names, checks, refuses=rules.refuses, is_result=True)
     nulls = (None,) * len(schema.names)
@@ -385,7 +385,7 @@ def _struct(row: T.StructType) -> Values:
     fields = [(values_of(field.dataType), field.nullable) for field in row.fields]
     arrow = pa.struct([(name, values.arrow) for name, (values, _) in zip(row.names, fields, strict=True)])
 
-    def check_of(rules: Rules) -> Check:
+    def check_of(rules: TypeRules) -> Check:
         checks = [values.check(rules, nullable) for values, nullable in fields]
         return struct_check(row.names, checks, refuses=rules.refuses)
 
@@ -396,7 +396,7 @@ def _struct(row: T.StructType) -> Values:
 def _user_defined(defined: Any) -> Values:
     stored = values_of(defined.sqlType())
 
-    def check_of(rules: Rules) -> Check:
+    def check_of(rules: TypeRules) -> Check:
         check = stored.check_of(rules)
         return lambda value: check(defined.serialize(value))
 

@@ -112,7 +112,7 @@ class JournalFollower:
         self.folder = folder
         self.query: StreamingQuery | None = None
         kept, ends = folder / "follow", Ends.of(declared)
-        self.store = DigestStore(
+        self.store: DigestStore = DigestStore(
             kept / "digests", kept / "checkpoint", partial(_digest, journal, ends), partial(write_merged, ends=ends)
         )
 

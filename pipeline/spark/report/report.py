@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
 from dispatcher.journal.run_config import read_run_config
+from dispatcher.util.figures import counted
 from dispatcher.util.files import replace_file
 from dispatcher.util.folders import drafts
+from dispatcher.util.functions import path_of, require_methods
 from pipeline.journal.damage import Problem, folder_problems
 from pipeline.journal.whole import WholeJournal, look_at_whole
 from pipeline.report.digests.digest import require_engine, write_problems
@@ -98,8 +100,9 @@ def write_report(
         DispatcherError: `output` can't be written, or DuckDB isn't installed.
     """
     require_engine()
+    require_methods(spark, "spark", "a SparkSession", "createDataFrame")
     ship_packages(spark)
-    folder = Path(output).absolute()
+    folder = path_of(output, "output").absolute()
     config = snapshot = None
     if tables is None:
         # One snapshot, so that the whole report sees the same state of a journal that is being written.
@@ -151,7 +154,7 @@ def _rows_in(journal: WholeJournal) -> str:
     """How many rows there are, in words for a user; from the segments' summaries."""
     known = [segment.summary for segment in journal.summarized if segment.summary is not None]
     events, transitions = sum(one.events for one in known), sum(one.transitions for one in known)
-    return f"{events:,} events, {transitions:,} transitions"
+    return f"{counted(events, 'event')}, {counted(transitions, 'transition')}"
 
 
 @contextmanager

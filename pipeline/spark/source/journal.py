@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import TABLES, Table
 from dispatcher.journal.snapshot import check_journal
+from dispatcher.util.functions import require_kind, require_methods
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.conditions import comparisons_in
 from pipeline.journal.damage import Problem, all_problems, in_order
@@ -73,8 +75,10 @@ def read_journal(
         JournalError: `path` isn't a journal folder. With Spark Connect, where the folder is on another machine, the job
             raises it.
         UnknownColumnError: a table has no such column.
-        ConditionError: `where` has something else than comparisons.
+        ConditionError: `where` has something other than comparisons.
     """
+    require_methods(spark, "spark", "a SparkSession", "createDataFrame")
+    require_kind(path, "path", str, Path)
     folder = local_path(str(path)).absolute()
     if not is_remote(spark):
         check_journal(folder)
@@ -98,7 +102,7 @@ def read_journal(
 
 
 def load_tables(spark: SparkSession, folder: Path) -> JournalTables:
-    """As `read_journal`, for a folder that is known to hold a journal."""
+    """The whole tables of a folder that is known to hold a journal."""
     return JournalTables(*(_load(spark, spark.read, folder, table) for table in TABLES))
 
 
@@ -125,6 +129,8 @@ def stream_journal(
     options = {"mode": mode, "failOnDataLoss": str(fail_on_data_loss).lower()}
     if max_segments_per_trigger is not None:
         options["maxSegmentsPerTrigger"] = str(max_segments_per_trigger)
+    require_methods(spark, "spark", "a SparkSession", "createDataFrame")
+    require_kind(path, "path", str, Path)
     folder = local_path(str(path)).absolute()
     named = columns or {}
     return JournalTables(
@@ -162,6 +168,7 @@ def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> li
     Raises:
         JournalError: `path` isn't a journal folder, or a file can't be read.
     """
+    require_kind(path, "path", str, Path)
     folder = local_path(str(path)).absolute()
     found = in_order(all_problems(look_at_whole(folder))) if spark is None else list_damage(spark, folder)
     lines = [str(problem) for problem in found[:_LINES]]
@@ -184,6 +191,7 @@ def journal_failure(error: BaseException | None) -> str | None:
 
     For errors of actions, of streaming queries and of Spark Connect.
     """
+    require_kind(error, "error", BaseException, NoneType)
     for each in causes(error):
         if isinstance(each, JournalError):
             return str(each)

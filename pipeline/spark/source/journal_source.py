@@ -46,10 +46,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.schema import TABLES, ColumnType, table_named
 from dispatcher.journal.snapshot import check_journal
+from dispatcher.util.functions import require_methods
 from pipeline.journal.arrow import UnknownColumnError
-from pipeline.journal.conditions import Conditions, comparisons_in
+from pipeline.journal.conditions import comparisons_in
 from pipeline.spark.shipping import ship_packages
 from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, JournalReading
 from pipeline.spark.source.journal_source_stream import JournalStreamReader, SegmentStreamReader
@@ -85,7 +87,8 @@ _registered: WeakSet[SparkSession] = WeakSet()
 
 
 def register_journal(spark: SparkSession) -> None:
-    """Register the format in a session, and let Spark push filters to it. You can repeat it."""
+    """Register the format in a session, and let Spark push filters to it. Idempotent."""
+    require_methods(spark, "spark", "a SparkSession", "createDataFrame")
     if spark not in _registered:
         ship_packages(spark)  # before: the format is registered with the files that the session sends by then
         # Without this setting Spark refuses sources that accept filters; other sources ignore it.

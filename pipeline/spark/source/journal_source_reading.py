@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.conditions import Comparison, Conditions
 from dispatcher.journal.format.schema import Table, table_named
 from dispatcher.journal.snapshot import ClosedSegment, parts_of
-from pipeline.journal.conditions import Comparison, Conditions
 from pipeline.journal.damage import Problem, folder_problems, named, segment_problems
 from pipeline.journal.scan import JournalPart, Report, logged, plan, scan
 from pipeline.journal.whole import look_at_whole

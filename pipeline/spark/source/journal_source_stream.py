@@ -7,19 +7,21 @@ partition: {"0": n, "1": m}. A repeated batch has the same rows, because closed 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.format.segments import Manifest, read_manifest, segment_number, segments
-from dispatcher.journal.snapshot import ClosedSegment, gaps, parts_of, summarize
-from pipeline.journal.conditions import Conditions
-from pipeline.journal.damage import Problem, why_each_gone
+from dispatcher.journal.snapshot import ClosedSegment, gaps, gone_between, parts_of, summarize
+from pipeline.journal.damage import Problem
 from pipeline.journal.whole import of_partition
 from pipeline.spark.source.journal_source_reading import JournalReading
 
@@ -32,7 +34,7 @@ except ImportError:  # before Spark 4.2, which has no read limits: a batch has a
         pass
 
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Offset = dict[str, int]
 _ALONE: Final = "segment"
@@ -93,12 +95,21 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = [segment for segment in segments(folder) if first <= segment_number(segment) <= last]
         # Only what the folder has is listed: a manifest may name two billion segments.
         for gap in gaps(map(segment_number, there), first, last):
-            for line in why_each_gone(folder, *gap):
-                self._refuse_gone(line if key == _ALONE else f"{folder.name}/{line}")
+            for damage in gone_between(folder, *gap):
+                self._refuse_gone(damage.line if key == _ALONE else f"{folder.name}/{damage.line}")
         return there
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition, Conditions(), self._report_gone)
+
+    def stop(self) -> None:
+        """PySpark calls it as the reader's process ends.
+
+        When the JVM has ended first, PySpark writes that error to the JVM's closed socket. It then dies of a second
+        error, with a traceback on the user's terminal. This process has nothing left to report, so it ends in silence.
+        """
+        if isinstance(sys.exception(), EOFError):
+            sys.excepthook = _without_jvm
 
     def _report_gone(self, problem: Problem) -> None:
         self._refuse_gone(str(problem))
@@ -160,6 +171,11 @@ def _manifest(folder: Path) -> Manifest | None:
 
 def _numbers(folder: Path) -> Iterator[int]:
     return map(segment_number, segments(folder))
+
+
+def _without_jvm(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if not isinstance(error, ConnectionError):
+        sys.__excepthook__(kind, error, traceback)
 
 
 class SegmentStreamReader(JournalStreamReader):

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from dispatcher.journal.format.schema import EVENTS, TIME_UNIT, TRANSITIONS, WALL_CLOCK_COLUMNS, Table
 from dispatcher.journal.format.schema import Column as JournalColumn
+from dispatcher.util.functions import require_methods
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.spark.source.journal import JournalTables
 from pipeline.yarnlog.clock import LogClock
@@ -39,7 +40,7 @@ class YarnLogTables:
     """
 
     records: DataFrame
-    """As `events`, with the columns from which the other tables are made."""
+    """The rows of `events`, with the columns from which the other tables are made."""
     unparsed: DataFrame
     """One row per line outside of records or in a record of an unknown kind: seq long (unique, also over `events`),
     file string, line long (from 1), text string."""
@@ -142,6 +143,7 @@ def read_yarn_log(
     Raises:
         YarnLogError: a path has no logs, or the time zone doesn't exist.
     """
+    require_methods(spark, "spark", "a SparkSession", "createDataFrame")
     LogClock(time_zone)
     ship_packages(spark)
     files = log_files([path] if isinstance(path, (str, Path)) else path)
@@ -173,6 +175,7 @@ def conformance(transitions: DataFrame, release: str = ANY) -> DataFrame:
     Raises:
         UnknownReleaseError: the tables of this release aren't known.
     """
+    require_methods(transitions, "transitions", "a DataFrame", "select")
     check_release(release)
     ship_packages(transitions.sparkSession)
     why = F.udf(partial(mismatch, release=release), "string", useArrow=False)

@@ -24,7 +24,7 @@ from pyspark import TaskContext
 from pipeline.spark.worker.process import call_at_worker_end, reuses_workers
 from pipeline.streaming.calls.hosts.call_host import CallHost
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
 """How long a worker waits for the calls in flight and for `close`."""
@@ -44,7 +44,7 @@ class HostIdentity:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
+class _KeptHost:
     host: CallHost
     timer: threading.Timer
 
@@ -55,7 +55,8 @@ class WorkerHosts:
     def __init__(self, reuses_workers: bool) -> None:
         self._reuses_workers = reuses_workers  # never changes
         self._lock = threading.Lock()  # leaf lock
-        self._kept: dict[HostIdentity, _Kept] = {}  # guarded by _lock; hosts without a lease, the longest kept first
+        # Guarded by _lock; hosts without a lease, the longest kept first:
+        self._kept: dict[HostIdentity, _KeptHost] = {}
         self._leased: list[CallHost] = []  # guarded by _lock
         self._closing: list[threading.Thread] = []  # guarded by _lock; each stops a host that was kept
 
@@ -108,7 +109,7 @@ class WorkerHosts:
                 return False
             if len(self._kept) >= MOST_KEPT:
                 self._close_aside(next(iter(self._kept)))
-            self._kept[key] = _Kept(host, timer)
+            self._kept[key] = _KeptHost(host, timer)
             timer.start()
         return True
 

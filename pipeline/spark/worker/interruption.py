@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.spark.shipping import is_remote
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _CANCEL_TIMEOUT_S: Final = 5.0
 

@@ -34,7 +34,7 @@ from pyspark import TaskContext
 
 from pipeline.streaming.pace import ReaderGoneError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _NAME: Final = "outfile"
 """What PySpark's worker calls the file that it writes to, from 3.0 to 4.3."""
@@ -106,8 +106,8 @@ class WorkerOutput:
         self._clock = clock
         self._sent_s = -_UNKNOWN_S
         self._sockets = ExitStack()
-        self._poll: Any = None  # tells whether the reader has gone; None where that cannot be told
-        self._unread: Callable[[], int] | None = None  # bytes; None where that cannot be told
+        self._poll: Any = None  # tells whether the reader has gone; None where nothing can
+        self._unread: Callable[[], int] | None = None  # bytes; None where nothing can tell
         self._tcp: socket.socket | None = None
         with suppress(OSError, AttributeError, ValueError):  # a file that is no socket, or a system without poll
             self._poll = select.poll()

@@ -16,7 +16,7 @@ from typing import Any, Final
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.session import FoundResults, Request, ResultSession
+from pipeline.streaming.cache.session import CacheRequest, FoundResults, ResultSession
 from pipeline.streaming.cache.store import ResultKey
 from pipeline.streaming.calls.functions import (
     AnyFunction,
@@ -28,7 +28,7 @@ from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.function_forms import check_function
 from pipeline.streaming.function_wrappers import Around, Inner, Wrapped
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.05
 """How often a batch asks for keys that are busy elsewhere."""
@@ -82,7 +82,7 @@ class _CachedCoroutine(_Cached):
     def __init__(self, session: ResultSession, retry: RetryStrategy | None) -> None:
         super().__init__(session, retry)
         self._loop: asyncio.AbstractEventLoop | None = None  # loop's thread only, once open
-        self._waiting: dict[Request, asyncio.Future[Request]] = {}  # loop's thread only
+        self._waiting: dict[CacheRequest, asyncio.Future[CacheRequest]] = {}  # loop's thread only
 
     def open(self, inner: Inner) -> Inner:
         async def open_both() -> None:
@@ -169,10 +169,10 @@ class _CachedCoroutine(_Cached):
         else:
             self._session.release(key)
 
-    async def _claims(self, keys: Sequence[ResultKey], *, waits: bool) -> list[Request]:
+    async def _claims(self, keys: Sequence[ResultKey], *, waits: bool) -> list[CacheRequest]:
         loop = self._loop
         assert loop is not None, "the host opens its function before it calls it"
-        requests = [Request(key, self._claimed, wants_call=True, waits=waits) for key in keys]
+        requests = [CacheRequest(key, self._claimed, wants_call=True, waits=waits) for key in keys]
         futures = [loop.create_future() for _ in requests]
         self._waiting.update(zip(requests, futures, strict=True))
         for request in requests:
@@ -187,7 +187,7 @@ class _CachedCoroutine(_Cached):
                     self._session.release(request.key)
             raise
 
-    def _claimed(self, requests: list[Request]) -> None:
+    def _claimed(self, requests: list[CacheRequest]) -> None:
         """Session's thread."""
         assert self._loop is not None
         try:
@@ -195,7 +195,7 @@ class _CachedCoroutine(_Cached):
         except RuntimeError:  # the loop is closed, and the calls with it
             log.debug("answers after the end of the calls' loop")
 
-    def _wake(self, requests: list[Request]) -> None:
+    def _wake(self, requests: list[CacheRequest]) -> None:
         for request in requests:
             future = self._waiting.pop(request)
             if not future.done():
@@ -231,7 +231,7 @@ class _CachedBlocking(_Cached):
         def call(value: Any) -> Any:
             is_answered = threading.Event()
             # The session's thread sets it.
-            request = Request(self._session.key_of(value), lambda _: is_answered.set(), wants_call=True)
+            request = CacheRequest(self._session.key_of(value), lambda _: is_answered.set(), wants_call=True)
             self._session.submit(request)
             is_answered.wait()
             if request.error is not None:

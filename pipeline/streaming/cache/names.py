@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from dispatcher.errors import InvalidValueError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _DIGITS: Final = 32
 """Of a digest, in hexadecimal."""
@@ -201,7 +201,7 @@ class _Examination:
         return name
 
     def _in_program(self, code: Any) -> str:
-        """The module of a function or a class of the program, which is told apart from those in other programs."""
+        """The module of a function or a class of the program, which is distinct from those in other programs."""
         program = sys.modules["__main__"]
         spec, file = getattr(program, "__spec__", None), getattr(program, "__file__", None)
         if spec is not None and spec.name not in _PROGRAM:

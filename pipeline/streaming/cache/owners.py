@@ -20,7 +20,7 @@ _MARK: Final = "-owner-"
 class OwnerLock:
     """Holds the lock of `owner`, and looks whether other owners hold theirs. One thread at a time.
 
-    The locks are files beside `path`. The name of an owner is unique.
+    The locks are files next to `path`. The name of an owner is unique.
 
     Raises:
         OSError: the folder cannot be written.

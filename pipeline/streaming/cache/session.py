@@ -21,14 +21,16 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import tell
-from pipeline.rare_log import RareLog
+from dispatcher.util.log_throttle import LogThrottle
 from pipeline.streaming.cache.encoding import load_results
 from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.store import CUT_OFF, DONE, UNDER_WAY, Claim, Entry, ResultKey, ResultStore
+from pipeline.streaming.cache.store import CUT_OFF, DONE, UNDER_WAY, CacheEntry, Claim, ResultKey, ResultStore
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError, UnknownOutcomeError
+from pipeline.streaming.single_flight import SingleFlight
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _STEP_REQUESTS: Final = 1_000
 """Maximum requests and reports of one step."""
@@ -37,9 +39,10 @@ _LOOK_AGAIN_S: Final = 0.05
 _FIRST_RETRY_S: Final = 0.2
 _LONGEST_RETRY_S: Final = 5.0
 _CLOSE_TIMEOUT_S: Final = 5.0
+_WARN_EVERY_NS: Final = 60_000_000_000
 
 
-class Request:
+class CacheRequest:
     """A question about a key. The session's thread answers it and passes it to `reply`; then it is the asker's.
 
     `wants_call`: claim the key, to make its call. `waits`: while the key is busy, instead of an answer.
@@ -51,7 +54,12 @@ class Request:
     )
 
     def __init__(
-        self, key: ResultKey, reply: Callable[[list[Request]], None], *, wants_call: bool = False, waits: bool = True
+        self,
+        key: ResultKey,
+        reply: Callable[[list[CacheRequest]], None],
+        *,
+        wants_call: bool = False,
+        waits: bool = True,
     ) -> None:
         self.key = key
         self.reply = reply  # called on the session's thread with requests of the same reply; must not block
@@ -69,11 +77,11 @@ class FoundResults(list[Any]):
     """Results of a call that was made elsewhere while the caller's own attempt waited for its key."""
 
 
-class _Step:
+class _StoreStep:
     """What the session's thread works on at once."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[CacheRequest] = []
         self.finished: list[tuple[bytes, bytes]] = []
         self.released: list[bytes] = []
         self.cut_off: list[bytes] = []
@@ -92,16 +100,17 @@ class ResultSession:
         self, cache: ResultCache, function: str, form: str = "", clock_s: Callable[[], float] = time.time
     ) -> None:
         """`function`: its name in the cache. `form`: describes the results; see ResultCache.keys_of."""
-        self.key_of = cache.keys_of(function, form)
+        self.key_of: Callable[[Any], ResultKey] = cache.keys_of(function, form)
         """value -> its key. Raises TypeError if it has none."""
         self._cache = cache  # never changes
         self._function = function  # never changes
         self._clock_s = clock_s  # never changes
-        self._inbox: queue.SimpleQueue[Callable[[_Step], None]] = queue.SimpleQueue()  # thread-safe
+        self._inbox: queue.SimpleQueue[Callable[[_StoreStep], None]] = queue.SimpleQueue()  # thread-safe
         self._thread: threading.Thread | None = None  # set once, by the owner in open
         self._store: ResultStore | None = None  # session's thread only, once open
-        self._own: set[bytes] = set()  # session's thread only: keys whose calls this session's claims have allowed
-        self._busy: list[Request] = []  # session's thread only: claims that wait for another call
+        # Session's thread only: the calls that this session's claims have allowed, and the claims that wait for them.
+        self._own: SingleFlight[bytes, CacheRequest] = SingleFlight()
+        self._busy: list[CacheRequest] = []  # session's thread only: claims that wait for a call of another process
         self._failure: ResultCacheError | None = None  # written by the session's thread, and by any once that is over
         self._lock = threading.Lock()  # leaf lock
         self._listeners: list[Callable[[ResultCacheError], None]] = []  # guarded by _lock
@@ -110,8 +119,7 @@ class ResultSession:
         #   submit: puts r, reads False; thread: sets True, refuses r in its last look.
         #   thread: sets True, looks, finds nothing; submit: puts r, reads True, refuses r itself.
         self._is_over = False
-        self._away = RareLog(log)
-        self._unknown = RareLog(log)
+        self._warnings: LogThrottle[str] = LogThrottle(_WARN_EVERY_NS)  # never changes
 
     def open(self) -> None:
         """Open the store and start the thread. Blocks.
@@ -123,7 +131,7 @@ class ResultSession:
         self._thread = threading.Thread(target=self._run, name=f"cache of {self._function}", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: CacheRequest) -> None:
         """Answer a request soon; does not block."""
         self._inbox.put(lambda step: step.requests.append(request))
         if self._is_over:
@@ -156,7 +164,7 @@ class ResultSession:
             raise self._failure
 
     def on_failure(self, listener: Callable[[ResultCacheError], None]) -> None:
-        """Call `listener` once if the cache fails for good, on the session's thread; at once if it has failed."""
+        """Call `listener` once if the cache fails permanently, on the session's thread; at once if it has failed."""
         with self._lock:
             failure = self._failure
             if failure is None:
@@ -185,7 +193,7 @@ class ResultSession:
         """The session's thread."""
         store = self._store
         assert store is not None
-        step = _Step()
+        step = _StoreStep()
         try:
             while not step.is_last:
                 step = self._next_step()
@@ -205,18 +213,18 @@ class ResultSession:
             self._refuse_waiting()
             store.close()
 
-    def _close_step(self, step: _Step) -> None:
+    def _close_step(self, step: _StoreStep) -> None:
         """Answer what the step could not answer, if no other step will."""
-        if step.is_last:
-            step.requests, self._busy = [*step.requests, *self._busy], []
         if self._failure is not None or step.is_last:
+            waiting = [*self._busy, *self._own.end_all([*self._own.leaders])]
+            step.requests, self._busy = [*step.requests, *waiting], []
             _refuse(step, self._failure or self._closed())
         for stored in step.flushes:
             stored.set()
 
     def _refuse_waiting(self) -> None:
         """Refuse what is in the inbox. Any thread, once this session is over."""
-        step = _Step()
+        step = _StoreStep()
         with suppress(queue.Empty):
             while True:
                 self._inbox.get_nowait()(step)
@@ -229,16 +237,16 @@ class ResultSession:
     def _closed(self) -> ResultCacheError:
         return ResultCacheError(f"{self._cache.where}: it was closed while a call waited for it")
 
-    def _next_step(self) -> _Step:
+    def _next_step(self) -> _StoreStep:
         """Wait for work, or until busy claims are due, and take all there is."""
-        step = _Step()
+        step = _StoreStep()
         try:
             self._inbox.get(timeout=_LOOK_AGAIN_S if self._busy else None)(step)
             for _ in range(_STEP_REQUESTS):
                 self._inbox.get_nowait()(step)
         except queue.Empty:
             pass
-        step.requests[:0], self._busy = self._busy, []
+        step.requests[:0], self._busy = [*self._own.end_all(step.ended), *self._busy], []
         return step
 
     def _retried(self, work: Callable[[], Any]) -> Any:
@@ -252,16 +260,15 @@ class ResultSession:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or self._is_closed.is_set():
                     raise
-                self._away.warning(f"{error}; it is asked again for {left_s:.0f} s")
+                self._warnings.warn(log, "away", f"{error}; it is asked again for {left_s:.0f} s")
             self._is_closed.wait(min(delay_s, left_s))
             delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
 
-    def _work(self, store: ResultStore, step: _Step) -> None:
+    def _work(self, store: ResultStore, step: _StoreStep) -> None:
         """One step. After an error it may be made again from the start."""
         now_s = self._clock_s()
-        own = self._own.difference(step.ended)
-        asked = [each for each in step.requests if each.key.digest not in own]
-        granted: dict[bytes, Request] = {}
+        asked = [each for each in step.requests if each.key.digest not in self._own.leaders]
+        granted: dict[bytes, CacheRequest] = {}
         with store.step() if step.ended or any(each.wants_call for each in asked) else nullcontext():
             if step.finished:
                 store.finish(step.finished, now_s)
@@ -272,14 +279,14 @@ class ResultSession:
             if asked:
                 entries = store.read(list({each.key.digest: None for each in asked}))
                 granted = self._claim(store, self._free(store, asked, entries, now_s), now_s)
-        self._own = own | granted.keys()
+        self._own.lead(granted.keys(), granted.values())
         for request in granted.values():
             request.is_mine = True
         self._reply(step.requests)
 
     def _free(
-        self, store: ResultStore, asked: Sequence[Request], entries: Mapping[bytes, Entry], now_s: float
-    ) -> list[tuple[Request, Entry | None]]:
+        self, store: ResultStore, asked: Sequence[CacheRequest], entries: Mapping[bytes, CacheEntry], now_s: float
+    ) -> list[tuple[CacheRequest, CacheEntry | None]]:
         """Judge the requests by the entries; return those whose call may be made, with what was seen."""
         under_way = {entry.owner for entry in entries.values() if entry.state == UNDER_WAY}
         alive = store.alive(under_way - {store.owner})
@@ -303,10 +310,10 @@ class ResultSession:
         return free
 
     def _claim(
-        self, store: ResultStore, free: Sequence[tuple[Request, Entry | None]], now_s: float
-    ) -> dict[bytes, Request]:
+        self, store: ResultStore, free: Sequence[tuple[CacheRequest, CacheEntry | None]], now_s: float
+    ) -> dict[bytes, CacheRequest]:
         """Claim free keys for the requests that want it, one for each key; return those that got theirs."""
-        wanted: dict[bytes, tuple[Request, Entry | None]] = {}
+        wanted: dict[bytes, tuple[CacheRequest, CacheEntry | None]] = {}
         for request, entry in free:
             if request.wants_call:
                 wanted.setdefault(request.key.digest, (request, entry))
@@ -315,25 +322,29 @@ class ResultSession:
         won = store.claim([Claim(request.key, entry) for request, entry in wanted.values()], now_s)
         again = [request.key.text for digest, (request, _) in wanted.items() if digest in won and request.was_unknown]
         if again:
-            self._unknown.warning(
-                f"{self._cache.where}: the outcome of {len(again)} calls of {self._function} is unknown, since they "
-                f"were cut off in flight; they are made again, such as the one for {again[0]}"
+            they, are = ("it was", "it is") if len(again) == 1 else ("they were", "they are")
+            self._warnings.warn(
+                log,
+                "unknown",
+                f"{self._cache.where}: the outcome of {counted(len(again), 'call')} of {self._function} is unknown, "
+                f"since {they} cut off in flight; {are} made again, such as the one for {again[0]}",
             )
         return {digest: request for digest, (request, _) in wanted.items() if digest in won}
 
-    def _reply(self, requests: Sequence[Request]) -> None:
+    def _reply(self, requests: Sequence[CacheRequest]) -> None:
         """Pass on the requests that have an answer; keep the others for the next step."""
         answered = []
         for request in requests:
             is_open = request.wants_call and not request.is_mine and request.results is None and request.error is None
             if is_open and request.waits:
-                self._busy.append(request)
+                if not self._own.follow(request.key.digest, request):
+                    self._busy.append(request)
             else:
                 request.is_busy = is_open
                 answered.append(request)
         _pass_on(answered)
 
-    def _loaded(self, entry: Entry) -> list[Any]:
+    def _loaded(self, entry: CacheEntry) -> list[Any]:
         try:
             return load_results(entry.value or b"")
         except ValueError as error:
@@ -350,16 +361,17 @@ class ResultSession:
             listener(error)
 
 
-def _refuse(step: _Step, error: ResultCacheError) -> None:
+def _refuse(step: _StoreStep, error: ResultCacheError) -> None:
     """Answer the requests without an answer."""
-    refused = [each for each in step.requests if not each.is_answered]
+    # Each once: what the last step has kept waiting is also among its own requests.
+    refused = [each for each in dict.fromkeys(step.requests) if not each.is_answered]
     for request in refused:
         request.error = error
     _pass_on(refused)
 
 
-def _pass_on(requests: Iterable[Request]) -> None:
-    groups: defaultdict[Callable[[list[Request]], None], list[Request]] = defaultdict(list)
+def _pass_on(requests: Iterable[CacheRequest]) -> None:
+    groups: defaultdict[Callable[[list[CacheRequest]], None], list[CacheRequest]] = defaultdict(list)
     for request in requests:
         request.is_answered = True
         groups[request.reply].append(request)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import InvalidTypeError
+from dispatcher.util.sqlite import Fault, connect, read_pragma, transaction, use_wal
 from pipeline.sql import SQLITE
 from pipeline.streaming.cache.owners import OwnerLock
 from pipeline.streaming.cache.results import ResultCache
@@ -27,7 +28,7 @@ from pipeline.streaming.cache.store import CREATE, FORMAT, ResultStore
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _APPLICATION_ID: Final = 0x43445243
 """Marks the file as one of these caches."""
@@ -80,9 +81,7 @@ class SqliteStore(ResultStore):
                 kind,
             )
         with self._translated_errors():
-            self._connection = sqlite3.connect(
-                path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-            )
+            self._connection = connect(path, busy_timeout_s=busy_timeout_s)
         try:
             with self._translated_errors():
                 self._prepare()
@@ -96,15 +95,8 @@ class SqliteStore(ResultStore):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        with self._translated_errors():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        with self._translated_errors(), transaction(self._connection):
+            yield
 
     def alive(self, owners: Collection[str]) -> set[str]:
         return self._lock.alive(owners)
@@ -124,14 +116,12 @@ class SqliteStore(ResultStore):
         """Check the file, or make the table in a new one."""
         if not self._is_new():
             self._check()
-        self._when_free(lambda: self._connection.execute("PRAGMA journal_mode = WAL"))
-        mode = self._connection.execute("PRAGMA journal_mode").fetchone()[0]
+        mode = self._when_free(lambda: use_wal(self._connection, "NORMAL"))
         if mode != "wal":
             raise ResultCacheError(
                 f"{self._where}: SQLite cannot use its WAL mode on this file system (it is in the mode {mode}). Use a "
                 "local disk, or PostgresResults."
             )
-        self._connection.execute("PRAGMA synchronous = NORMAL")
         with self.step():
             if self._is_new():
                 self._connection.execute(CREATE.format_map(self._words))
@@ -148,11 +138,11 @@ class SqliteStore(ResultStore):
             raise ResultCacheError(
                 f"{self._where}: the file is an SQLite database of another program. Give a path of its own."
             )
-        found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        found = read_pragma(self._connection, "user_version")
         self._check_format("file", found, "Give another path, or delete the file")
 
     def _application_id(self) -> int:
-        return int(self._connection.execute("PRAGMA application_id").fetchone()[0])
+        return int(read_pragma(self._connection, "application_id"))
 
     def _when_free(self, work: Callable[[], Any]) -> Any:
         """Do what SQLite refuses at once, without its own wait, while another process opens the file."""
@@ -181,16 +171,16 @@ class SqliteStore(ResultStore):
 
 
 def _advice(error: sqlite3.Error) -> str:
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return (
-            f"the file is damaged, or not an SQLite database ({error}). Give another path; or delete the file with its "
-            "-wal and -shm, and the calls are made again."
-        )
-    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_AUTH")):
-        return f"this user cannot open and write the file ({error})."
-    if name.startswith("SQLITE_FULL"):
-        return f"the disk is full ({error})."
+    match Fault.of(error):
+        case Fault.DAMAGED | Fault.NO_DATABASE:
+            return (
+                f"the file is damaged, or not an SQLite database ({error}). Give another path; or delete the file with "
+                "its -wal and -shm, and the calls are made again."
+            )
+        case Fault.NOT_OPENED | Fault.NOT_ALLOWED:
+            return f"this user cannot open and write the file ({error})."
+        case Fault.DISK_FULL:
+            return f"the disk is full ({error})."
     return str(error)
 
 

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dispatcher.util.sqlite import or_update
 from pipeline.sql import Dialect
 from pipeline.streaming.errors import ResultCacheError
 
@@ -44,17 +45,14 @@ _STATEMENTS: Final = {
     "claim": f"""
         {{given}} INSERT INTO {{table}} AS kept (digest, key, function, state, owner, at)
         SELECT digest, key, {_MINE} FROM given WHERE true ORDER BY digest
-        ON CONFLICT (digest) DO UPDATE SET
-            function = excluded.function, state = excluded.state, owner = excluded.owner, at = excluded.at,
-            key = excluded.key, value = NULL
+        {or_update(["digest"], ["function", "state", "owner", "at", "key"])}, value = NULL
         WHERE (kept.digest, kept.state, kept.owner, kept.at) IN (SELECT digest, state, owner, at FROM given)
         {{returning}}
     """,
     "finish": f"""
         {{given}} INSERT INTO {{table}} (digest, value, function, state, owner, at)
         SELECT digest, value, {_MINE} FROM given WHERE true ORDER BY digest
-        ON CONFLICT (digest) DO UPDATE SET
-            state = excluded.state, owner = excluded.owner, at = excluded.at, key = NULL, value = excluded.value
+        {or_update(["digest"], ["state", "owner", "at", "value"])}, key = NULL
     """,
     "release": f"DELETE FROM {{table}} WHERE digest {{is_given}} AND state = {UNDER_WAY} AND owner = {{mark}}",
     "cut_off": f"""
@@ -80,7 +78,7 @@ class ResultKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """What a store has for a key. `at`: Unix seconds, when the call began, or when it ended if it is DONE."""
 
     state: int
@@ -94,7 +92,7 @@ class Claim:
     """A wish to make the call of a key, for which the store had `seen` a moment ago."""
 
     key: ResultKey
-    seen: Entry | None
+    seen: CacheEntry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +132,12 @@ class ResultStore(ABC):
         """Around the writes and claims of one moment, so that a store can commit them together."""
         return nullcontext()
 
-    def read(self, digests: Sequence[bytes]) -> Mapping[bytes, Entry]:
+    def read(self, digests: Sequence[bytes]) -> Mapping[bytes, CacheEntry]:
         """The entries there are."""
-        found: dict[bytes, Entry] = {}
+        found: dict[bytes, CacheEntry] = {}
         for some in _pieces([(digest,) for digest in digests]):
             rows, _ = self._run("read", some)
-            found.update((digest, Entry(*entry)) for digest, *entry in rows)
+            found.update((digest, CacheEntry(*entry)) for digest, *entry in rows)
         return found
 
     def claim(self, claims: Sequence[Claim], now_s: float) -> set[bytes]:

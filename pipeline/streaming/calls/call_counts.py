@@ -27,7 +27,7 @@ COUNTERS: Final = {
     "captured": "Failed records whose error was captured as data.",
     "shared": "Records that joined the call of another record.",
     "remembered": "Records answered with remembered results, or from a cache of results.",
-    "unknown": "Records whose call was cut off in an earlier job or attempt, as their cache says.",
+    "unknown": "Records whose call was cut off in an earlier job or attempt, according to their cache.",
     "lost_attempts": "Spark task attempts whose counts are missing: they failed, were killed or ended early.",
     "unpaced_tasks": "Spark tasks that called ahead of the reader of their results: PySpark hid how far it had read.",
 }
@@ -56,13 +56,13 @@ class CallMetrics:
     __slots__ = (*COUNTERS, *HISTOGRAMS, "__weakref__", "attempts", "ended")
 
     def __init__(self) -> None:
-        self.calls = 0  # the engine's thread: attempts begun
-        self.ended = 0  # the engine's thread: attempts answered or given up; each counts once
+        self.calls: int = 0  # the engine's thread: attempts begun
+        self.ended: int = 0  # the engine's thread: attempts answered or given up; each counts once
         # The engine's thread: `calls` and `ended` with all attempts, if some may be no calls; None: each is a call.
         self.attempts: CallMetrics | None = None
         self.completed = 0  # the engine's thread: records
         self.timed_out = 0  # the engine's thread: records
-        self.retried = 0  # the engine's thread: attempts followed by another, and the function's own repetitions
+        self.retried: int = 0  # the engine's thread: attempts followed by another, and the function's own repetitions
         self.failed = 0  # the engine's thread: records, including dropped and captured ones
         self.dropped = 0  # the engine's thread: records
         self.captured = 0  # the engine's thread: records
@@ -71,11 +71,13 @@ class CallMetrics:
         self.unknown = 0  # the engine's thread: records
         self.unpaced_tasks = 0  # the engine's thread: Spark tasks
         self.lost_attempts = 0  # the engine's thread: attempts of Spark tasks, whose calls are in no other count
-        self.queue_wait = FineHistogram()  # the engine's thread: from taking a record in to the start of its first call
+        # The engine's thread: from taking a record in to the start of its first call.
+        self.queue_wait: FineHistogram = FineHistogram()
         # The engine's thread: from when an attempt was due to its start, if the operator's own limits (rate,
         # concurrency, batch, pause) may have held it back. Without limits, calls go straight on and count none.
-        self.limit_wait = FineHistogram()
-        self.call_time = FineHistogram()  # the engine's thread: from the start of an attempt to its answer
+        self.limit_wait: FineHistogram = FineHistogram()
+        # The engine's thread: from the start of an attempt to its answer.
+        self.call_time: FineHistogram = FineHistogram()
 
     def count_repetitions(self, number: int) -> None:
         """Count calls repeated by the function itself. Call it on the engine's thread."""

@@ -18,10 +18,10 @@ from typing import Final
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.call_counts import CallMetrics
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
-from pipeline.streaming.calls.limits.turns import Turns
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, CallHost, HostCall
+from pipeline.streaming.calls.limits.turns import RateTurns
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
-from pipeline.streaming.calls.thread import CallTimers, EngineMailbox, Timer
+from pipeline.streaming.calls.thread import CallTimer, CallTimers, EngineMailbox
 from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
 
@@ -77,26 +77,26 @@ class CallPath:
         self._box = box
         self._mail = mail
         self._timers = timers
-        self._turns = Turns(host, options.rate_limit)
+        self._turns = RateTurns(host, options.rate_limit)
         self._again: deque[RecordCall] = deque()  # were sent before; go before those of _line
         self._line: deque[RecordCall] = deque()  # wait for a slot, then for their turn or the end of a pause
-        self._line_timer: Timer | None = None  # for the first in line
+        self._line_timer: CallTimer | None = None  # for the first in line
         slots = HostSlots.of(host, options)
         self._window = slots.calls + slots.ahead  # calls submitted, neither answered nor given up
         self._running = 0  # of _window; 0 while calls go straight to the host
         self._metrics = metrics
         self._on_sent = on_sent
         self._waiting: deque[BatchCall] = deque()  # for a slot, or for the end of a pause
-        self._waiting_timer: Timer | None = None  # for the end of a pause
+        self._waiting_timer: CallTimer | None = None  # for the end of a pause
         self._max_batch_size = options.batch_size if host.is_batch else 0
         self._linger_ms = options.linger_ms or 0
         self._nothing_follows = nothing_follows
         self._batch: list[RecordCall] = []
-        self._batch_timer: Timer | None = None
+        self._batch_timer: CallTimer | None = None
         self._is_flush_sent = False
         is_simple = not self._turns.are_limited and not host.is_batch
         first_records = options.first_records(host.is_batch) + options.read_ahead
-        self.is_direct = is_simple and first_records <= self._window
+        self.is_direct: bool = is_simple and first_records <= self._window
         """Whether started calls go straight to the host: there are not too many, and no other limits.
 
         A caller then counts them, and begins their timeouts.
@@ -144,7 +144,7 @@ class CallPath:
         if self._line_timer is None:
             self._advance(0)
 
-    def ended(self, call: Call) -> None:
+    def ended(self, call: HostCall) -> None:
         """Release the slot of a call that was answered or given up, and start those that wait for it."""
         if call.is_counted:
             call.is_counted = False
@@ -218,7 +218,7 @@ class CallPath:
             self._advance(0)
 
     def _start_in_window(self, calls: Sequence[RecordCall]) -> None:
-        """As `_start`, while the window is the only limit: then calls are in line only when it is full."""
+        """Start calls while the window is the only limit: then they are in line only when it is full."""
         room = max(0, self._window - self._running)
         if room:
             self._submit(calls[:room])
@@ -230,7 +230,7 @@ class CallPath:
             (self._line if call.is_first else self._again).append(call)
 
     def _fill_window(self, _: int) -> None:
-        """As `_advance_line`, while the window is the only limit."""
+        """Start the calls in line that the window has room for, while the window is the only limit."""
         calls: list[RecordCall] = []
         room = self._window - self._running
         while len(calls) < room and (line := self._again or self._line):

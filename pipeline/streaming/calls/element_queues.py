@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
+from dispatcher.util.functions import require_kind
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 
 In = TypeVar("In")
@@ -187,9 +188,10 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         Raises:
             ValueError: `capacity` isn't positive.
         """
+        require_kind(capacity, "capacity", int)
         if capacity <= 0:
             raise InvalidValueError(f"capacity is {capacity}; it must be at least 1.")
-        self.capacity = capacity
+        self.capacity: int = capacity
 
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
         """Append `element`, or return None without keeping it if the queue is full.

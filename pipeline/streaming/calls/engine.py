@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import is_instance
-from pipeline.streaming.cache.session import FoundResults, Request
+from pipeline.streaming.cache.session import CacheRequest, FoundResults
 from pipeline.streaming.cache.store import ResultKey
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import CallPath, HostSlots
@@ -28,7 +28,7 @@ from pipeline.streaming.calls.element_queues import (
 )
 from pipeline.streaming.calls.emission import Emission, Emitted, OutputAvailability
 from pipeline.streaming.calls.functions import as_results
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, CallHost, HostCall
 from pipeline.streaming.calls.lateness import Bound, Lateness
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
 from pipeline.streaming.calls.room import GrowingRoom
@@ -79,7 +79,7 @@ class Engine:
         queue = OrderedStreamElementQueue if options.output_mode == "ordered" else UnorderedStreamElementQueue
         self.queue: StreamElementQueue[Any, Any] = queue(options.first_records(host.is_batch) + options.read_ahead)
         """The records taken in and not emitted, and the watermarks between them."""
-        self.emission = Emission(self.queue, output, output_availability, mail, emits=emits)
+        self.emission: Emission = Emission(self.queue, output, output_availability, mail, emits=emits)
         self._room = GrowingRoom.of(self.queue, options, host)  # None: a given capacity
         self._box = AnswerBox(mail, self._fetch_answers)
         self._session = host.result_session  # of the cache; None without a cache
@@ -88,7 +88,7 @@ class Engine:
             self._session.on_failure(self._fail_by_cache)
             self._attempts = CallMetrics()
         metrics.attempts = None if self._attempts is metrics else self._attempts
-        self._asked: dict[Request, RecordCall] = {}  # of the cache, without an answer yet
+        self._asked: dict[CacheRequest, RecordCall] = {}  # of the cache, without an answer yet
         self._key_of = None if self._session is None else self._session.key_of
         if options.dedupe_by is not None:
             self._key_of = canonical_keys(options.dedupe_by)
@@ -214,7 +214,7 @@ class Engine:
             if self._session is None:
                 return True
             key = call.key if type(call.key) is ResultKey else self._session.key_of(call.value)
-            request = Request(key, self._bring_remembered)
+            request = CacheRequest(key, self._bring_remembered)
             self._asked[request] = call
             self._session.submit(request)
         elif role == "known":
@@ -228,12 +228,12 @@ class Engine:
             self._lateness.join(call, self._shared.leader(call.key))
         return False
 
-    def _bring_remembered(self, requests: list[Request]) -> None:
+    def _bring_remembered(self, requests: list[CacheRequest]) -> None:
         """The cache's thread."""
         with suppress(RejectedExecutionError):  # the mailbox is closed: the state will be replayed
             self._mail.execute(self._fetch_remembered, "fetch remembered results", requests)
 
-    def _fetch_remembered(self, requests: list[Request]) -> None:
+    def _fetch_remembered(self, requests: list[CacheRequest]) -> None:
         try:
             _for_each(requests, self._remembered)
         finally:
@@ -241,7 +241,7 @@ class Engine:
                 self._path.flush()
             self._emit()
 
-    def _remembered(self, answer: Request) -> None:
+    def _remembered(self, answer: CacheRequest) -> None:
         call = self._asked.pop(answer, None)
         if call is None or call.is_done:
             return
@@ -353,7 +353,7 @@ class Engine:
             self._metrics.call_time.observe(call.ended_ns - call.started_ns)
         self._settle_attempt(call)
 
-    def _answered_batch(self, call: Call) -> None:
+    def _answered_batch(self, call: HostCall) -> None:
         assert isinstance(call, BatchCall)
         if call.is_returned:
             self._path.submit_again(call)
@@ -487,7 +487,7 @@ class Engine:
 
     def _fail(self, call: RecordCall, error: BaseException) -> None:
         """Fail the record, and those that share its call, with `error`. Raises what fails the task."""
-        failed = (call, *(self._shared.fail(call.key) if call.leads else ()))
+        failed = (call, *(self._shared.end(call.key) if call.leads else ()))
         self._metrics.failed += len(failed)
         self._complete_each(failed, lambda each: self._results_of_failed(each, error))
 
@@ -579,7 +579,7 @@ class Engine:
         return ()
 
 
-def _is_found(call: Call) -> bool:
+def _is_found(call: HostCall) -> bool:
     """Whether an attempt that waited for its key got the results of a call made elsewhere."""
     return type(call.results) is FoundResults
 

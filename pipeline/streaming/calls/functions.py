@@ -66,7 +66,7 @@ class AsyncFunction(Generic[In, Out]):
     def timeout(self, value: In) -> Out | list[Out] | Iterator[Out]:
         """Return what to emit for an unanswered `value`, as `async_invoke`. Called on the engine's thread.
 
-        Whatever an override raises is the record's error.
+        If an override raises, that's the record's error.
 
         Raises:
             AsyncTimeoutError: by default.

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 from pipeline.streaming.calls.call_path import HostSlots
 from pipeline.streaming.calls.record_call import RecordCall
 from pipeline.streaming.calls.sharing import SharedCalls
-from pipeline.streaming.calls.thread import CallTimers, Timer
+from pipeline.streaming.calls.thread import CallTimer, CallTimers
 from pipeline.streaming.options import AsyncOptions
 
 Bound: TypeAlias = Literal["timeout", "deadline"]
@@ -46,7 +46,7 @@ class CallDeadlines:
         self._due_of: Callable[[RecordCall], int] = attrgetter(field)
         self._now = timers.current_processing_time
         self._waiting: deque[RecordCall] = deque()  # the first due first; may include finished records
-        self._timer: Timer | None = None  # for the first of _waiting, or for an earlier one that is gone
+        self._timer: CallTimer | None = None  # for the first of _waiting, or for an earlier one that is gone
         self._sweep_at = 256
 
     def add(self, records: Collection[RecordCall]) -> None:
@@ -117,9 +117,9 @@ class Lateness:
         self._end_late = end_late
         self._timeouts = CallDeadlines(timers, options.timeout_ms, self._timed_out, "timeout_at_ms")
         self._deadlines = CallDeadlines(timers, options.deadline_ms or 0, self._past_deadline, "deadline_at_ms")
-        self.take_in = self._deadlines.add
+        self.take_in: Callable[[Collection[RecordCall]], None] = self._deadlines.add
         """Begin the deadlines of records that were taken in."""
-        self.begin = self._timeouts.add
+        self.begin: Callable[[Collection[RecordCall]], None] = self._timeouts.add
         """Begin the timeouts of records whose first calls are sent now, and have no followers."""
         self._extended: dict[RecordCall, None] = {}  # put off, until then; may include finished records
 

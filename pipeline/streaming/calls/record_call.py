@@ -7,12 +7,12 @@ from typing import Any
 
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import check_batch_results
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call
-from pipeline.streaming.calls.thread import Timer
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, HostCall
+from pipeline.streaming.calls.thread import CallTimer
 from pipeline.streaming.errors import CallTimes
 
 
-class RecordCall(Call):
+class RecordCall(HostCall):
     """The call for one record; made again with each retry. Times in ns are of `time.perf_counter_ns`."""
 
     is_done = False  # the queue has its outcome
@@ -23,7 +23,7 @@ class RecordCall(Call):
     deadline_at_ms = 0  # its deadline; 0: there is none
     attempts = 1  # as the retry strategy counts them
     refusals = 0  # answers that were a RetryAfter
-    retry_timer: Timer | None = None  # set while it waits for a retry
+    retry_timer: CallTimer | None = None  # set while it waits for a retry
     key: Any = None  # records of equal keys share a call
     is_begun = False  # an attempt is in flight: neither answered nor given up
     is_first = True  # no attempt has been answered yet
@@ -35,11 +35,11 @@ class RecordCall(Call):
     batch: BatchCall | None = None  # the batch it was sent in
     wanted_ns = 0  # when the current attempt was due; 0: at once, when it was taken in
     sent_ns = 0  # when the current attempt was submitted; 0: at once
-    waited_ns = 0  # earlier attempts: from when each was due to its start
-    under_way_ns = 0  # earlier attempts: from the start of each to its answer
-    turn_ms = 0.0  # when the current attempt had its turn at the rate, on the timers' clock
-    cost = 1.0  # what it costs at an adaptive rate
-    between_ns = 0  # from each answer to when the next attempt was due
+    waited_ns: int = 0  # earlier attempts: from when each was due to its start
+    under_way_ns: int = 0  # earlier attempts: from the start of each to its answer
+    turn_ms: float = 0.0  # when the current attempt had its turn at the rate, on the timers' clock
+    cost: float = 1.0  # what it costs at an adaptive rate
+    between_ns: int = 0  # from each answer to when the next attempt was due
 
     def __init__(self, value: Any, box: AnswerBox, entry: Any, taken_ns: int) -> None:
         self.value = value
@@ -77,7 +77,7 @@ class RecordCall(Call):
         """Where the record's time went until now."""
         waited_ns, under_way_ns, between_ns = self.waited_ns, self.under_way_ns, self.between_ns
         due_ns = self.wanted_ns or self.taken_ns
-        attempt: Call = self if self.batch is None else self.batch
+        attempt: HostCall = self if self.batch is None else self.batch
         # A record that shares a call is in flight once that call was sent.
         started_ns = attempt.started_ns or (self.sent_ns if self.follows else 0)
         ended_ns = attempt.ended_ns
@@ -89,13 +89,13 @@ class RecordCall(Call):
         return CallTimes(waited_ns / 1e6, under_way_ns / 1e6, between_ns / 1e6)
 
 
-class BatchCall(Call):
+class BatchCall(HostCall):
     """One call for many records. Its results have one entry for each member."""
 
     def __init__(self, members: list[RecordCall], box: AnswerBox) -> None:
         super().__init__([member.value for member in members], box)
         self.members = members
-        self.wanted = len(members)  # members that are not late
+        self.wanted: int = len(members)  # members that are not late
 
     def hand_out(self) -> list[RecordCall]:
         """Give each member that is not late its part of the answer; return those members."""

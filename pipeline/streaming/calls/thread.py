@@ -40,7 +40,7 @@ class EngineMailbox(Protocol):
         """
 
 
-class Timer(Protocol):
+class CallTimer(Protocol):
     """A timer that has not fired."""
 
     def cancel(self) -> object: ...
@@ -52,7 +52,7 @@ class CallTimers(Protocol):
     def current_processing_time(self) -> int:
         """Now, in ms."""
 
-    def register_timer(self, timestamp_ms: int, callback: Callable[[int], Any]) -> Timer:
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], Any]) -> CallTimer:
         """Call `callback(timestamp_ms)` once that millisecond has passed."""
 
 
@@ -62,7 +62,7 @@ class LoopTimer:
     __slots__ = ("callback", "timestamp_ms")
 
     def __init__(self, timestamp_ms: int, callback: Callable[[int], Any]) -> None:
-        self.timestamp_ms = timestamp_ms
+        self.timestamp_ms: int = timestamp_ms
         self.callback: Callable[[int], Any] | None = callback  # None: fired or cancelled
 
     def cancel(self) -> None:
@@ -86,7 +86,7 @@ class LoopThread:
         self._thread_id = thread.ident  # never changes
         self._on_failure = on_failure  # never changes
         self._after_each = after_each  # never changes
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         """Held by the thread that runs a mail or a timer."""
         self._is_closed = False  # guarded by the lock
         # A heap by time, in steady seconds, then by number. Guarded by the lock.
@@ -101,7 +101,7 @@ class LoopThread:
         return int(time.monotonic() * 1000 + _AHEAD_MS)
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], Any]) -> LoopTimer:
-        """As CallTimers. The caller holds the lock."""
+        """Call `callback(timestamp_ms)` once that millisecond has passed. The caller holds the lock."""
         timer = LoopTimer(timestamp_ms, callback)
         heapq.heappush(self._timers, ((timestamp_ms + 1 - _AHEAD_MS) / 1000, next(self._numbers), timer))
         if self._timers[0][2] is timer:
@@ -113,7 +113,7 @@ class LoopThread:
         return timer
 
     def execute(self, command: Callable[..., Any], description: str = "", *args: Any) -> None:
-        """As EngineMailbox."""
+        """Run `command` soon, on the loop's thread. Any thread; does not block."""
         self._call_soon(self.run, command, *args)
 
     def run(self, command: Callable[..., Any], *args: Any) -> None:
@@ -130,7 +130,7 @@ class LoopThread:
     def run_now_or_soon(self, command: Callable[[], Any]) -> None:
         """Run `command` under the lock. Any thread; on the loop's own it runs soon.
 
-        The garbage collector may call this on the loop's thread amid a mail, which holds the lock.
+        The garbage collector may call this on the loop's thread during a mail, which holds the lock.
         """
         if threading.get_ident() != self._thread_id:
             with self.lock:
@@ -212,8 +212,8 @@ class OwnLoop:
     """A daemon thread with an asyncio loop of its own, for calls whose function has none."""
 
     def __init__(self, name: str) -> None:
-        self.loop = new_event_loop()
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.loop: asyncio.AbstractEventLoop = new_event_loop()
+        self.thread: threading.Thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self.thread.start()
         except RuntimeError:  # too many threads

@@ -57,7 +57,7 @@ class AsyncWaitOperator:
     ) -> None:
         given = AsyncOptions(timeout_ms=timeout_ms, **options)
         self.name = name
-        self.metrics = counts_of(metrics)
+        self.metrics: CallMetrics = counts_of(metrics)
         self._owns_host = not isinstance(function, CallHost)
         self._host = host_for(function, given)
         self._executor = mailbox_executor

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.util.files import FileLock, Permissions, PermissionsName, make_folder, read_file, replace_file
+from dispatcher.util.functions import path_of
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.serializers import JsonSerializer, Serializer
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 FORMAT: Final = "stream-task-checkpoint"
 VERSION: Final = 1
@@ -66,7 +67,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a restored task repeats. It neither loses nor repeats anything else."""
+    """The work that a restored task repeats. Nothing else is lost or repeated."""
 
     checkpoint_id: int
     redone: tuple[StreamElement[Any], ...]
@@ -107,8 +108,8 @@ class CheckpointStorage:
 
     The last `keep` checkpoints and all savepoints are kept. Files with other names are ignored.
 
-    `permissions`: who can read the checkpoints: only their owner (private: 0600, new folders 0700), also the group, or
-        everyone.
+    `permissions`: the users who can read the checkpoints: only their owner (private: 0600, new folders 0700), also the
+        group, or everyone.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class CheckpointStorage:
         permissions: PermissionsName = "private",
     ) -> None:
         require_number("keep", keep, least=1, whole=True)
-        self.folder = Path(folder)
+        self.folder: Path = path_of(folder, "folder")
         self._keep = keep
         self._serializer = serializer or JsonSerializer()
         self._permissions = Permissions[permissions]
@@ -146,7 +147,7 @@ class CheckpointStorage:
             raise CheckpointError(f"{self.folder} cannot hold checkpoints: {error}. Give the task a folder.") from error
 
     def release(self) -> None:
-        """Unlock the folder. You can repeat it."""
+        """Unlock the folder. Idempotent."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -163,7 +164,7 @@ class CheckpointStorage:
         """Return the bytes for `write`, which share nothing with the checkpoint.
 
         Raises:
-            CheckpointError: the serializer rejects a value. The message says which and what to do.
+            CheckpointError: the serializer rejects a value. The message names the value and what to do.
         """
         dump = partial(_dump, self._serializer)
         body = {

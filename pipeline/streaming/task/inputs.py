@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from dispatcher.util.functions import require_methods
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, InputClosedError
 from pipeline.streaming.number_checks import require_number
@@ -78,6 +79,7 @@ class IterableInput(Generic[T]):
     """
 
     def __init__(self, elements: Iterable[T | StreamElement[T]]) -> None:
+        require_methods(elements, "elements", "an iterable", "__iter__")
         self._elements = iter(elements)  # mailbox thread only, like _read
         self._read = 0
 

@@ -49,7 +49,7 @@ class JsonSerializer:
 
 
 class PickleSerializer:
-    """Stores whatever pickle accepts. A user with write access to the folder can run code in the task."""
+    """Stores every value that pickle accepts. A user with write access to the folder can run code in the task."""
 
     name = "pickle"
 

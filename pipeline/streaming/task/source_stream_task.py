@@ -28,7 +28,7 @@ from pipeline.streaming.task.stream_task import StreamTask, TaskOptions
 from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput
 from pipeline.streaming.task.task_control import FinishingReason
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

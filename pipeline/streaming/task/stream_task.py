@@ -26,6 +26,7 @@ from dispatcher.mailbox import (
 )
 from dispatcher.mailbox.processor import IdleTimer
 from dispatcher.mailbox.timer_queue import TimerService
+from dispatcher.util.functions import require_methods
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
@@ -39,7 +40,7 @@ from pipeline.streaming.task.task_chain import (
 from pipeline.streaming.task.task_checkpoints import CheckpointRequest, TaskCheckpoints
 from pipeline.streaming.task.task_control import FinishingReason, TaskControl, TaskState
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class TaskOptions(TypedDict, total=False):
@@ -79,6 +80,9 @@ class StreamTask:
         tolerable_checkpoint_failures: int = 0,
         processing_time_service: TimerService | None = None,
     ) -> None:
+        if not callable(operators):
+            require_methods(operators, "operators", "a function that makes an operator, or several", "__iter__")
+        require_methods(input, "input", "a StreamTaskInput", "emit_next")
         require_number("tolerable_checkpoint_failures", tolerable_checkpoint_failures, least=0, whole=True)
         if checkpoint_interval_ms is not None:
             require_number("checkpoint_interval_ms", checkpoint_interval_ms, least=1)
@@ -89,8 +93,8 @@ class StreamTask:
         self.name = name
         self.recovery: Recovery | None = None
         """What is repeated, or None without a checkpoint. Known after `restore`, or once `run` opens operators."""
-        self.records_out = 0  # emitted, in this run and those it continues; mailbox thread writes, all read
-        self.idle_timer = IdleTimer()
+        self.records_out: int = 0  # emitted, in this run and those it continues; mailbox thread writes, all read
+        self.idle_timer: IdleTimer = IdleTimer()
         """Time without input or without room for it. Any thread can read its `total_ns`."""
         self._control = TaskControl(name)  # any thread
         self._input = input
@@ -128,8 +132,8 @@ class StreamTask:
     def cancel(self) -> None:
         """End the task soon, without a last checkpoint, so that `run` raises TaskCancelledError. Doesn't block.
 
-        You can repeat this. It has no effect on an ended task. The mailbox thread finishes its current work, since
-        Python can't interrupt it, but a wait for mail, in the loop or in an operator's yield, ends at once.
+        Idempotent, and without effect on an ended task. The mailbox thread finishes its current work, since Python
+        can't interrupt it, but a wait for mail, in the loop or in an operator's yield, ends at once.
         """
         self._control.cancel()
 

@@ -156,7 +156,7 @@ class OperatorChain:
     def __init__(self, output: ElementOutput, output_availability: AvailabilityProvider | None) -> None:
         # The head first; includes those that a failed build has made.
         self._links: list[tuple[StreamOperator, MailboxExecutor, MailboxTimeService]] = []
-        self.feed = output
+        self.feed: ElementOutput = output
         """Pass an element to the head, or to the output if there is no operator."""
         self.availability = output_availability
         """The head's: the task feeds only while it is available. None: always."""

@@ -21,7 +21,7 @@ from dispatcher.mailbox.timer_queue import TimerService
 from pipeline.streaming.errors import CheckpointError
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 TakeCheckpoint = Callable[[int, bool, bool], Checkpoint]
 """Collects a task's state, given the checkpoint's id, whether it is a savepoint, and whether the task has ended."""

@@ -16,7 +16,7 @@ from dispatcher.mailbox import MailboxProcessor, MailOptions
 from pipeline.streaming.errors import TaskCancelledError
 from pipeline.streaming.task.task_checkpoints import CheckpointRequest
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class TaskState(Enum):

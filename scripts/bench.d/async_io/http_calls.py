@@ -46,7 +46,7 @@ class HttpKey(AsyncFunction[Any, Any]):
 
 
 def bare(rows: int) -> None:
-    """All rows from one asyncio loop, which keeps as many calls under way as all tasks may."""
+    """All rows from one asyncio loop, which keeps as many calls in flight as all tasks may."""
     asyncio.run(_bare(rows))
 
 

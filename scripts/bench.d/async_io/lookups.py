@@ -98,7 +98,7 @@ async def _ours(batches: Sequence[Any]) -> dict[str, float]:
 
     from pipeline.lookup import SqliteTable
     from pipeline.lookup.function import LookupFunction
-    from pipeline.spark.async_io.lookup_batches import BatchLookup, Rows
+    from pipeline.spark.async_io.lookup_batches import BatchLookup, RowBatch
     from pipeline.spark.async_io.results import OutputColumns
 
     gc.freeze()  # as in a worker, where modules are left out of garbage collection
@@ -122,7 +122,7 @@ async def _ours(batches: Sequence[Any]) -> dict[str, float]:
     await lookup.open()
     began = perf_counter()
     for batch in batches:
-        await lookup.async_invoke(Rows(batch, rows))
+        await lookup.async_invoke(RowBatch(batch, rows))
         took["columns"] += perf_counter() - answered_at
     took["keys"] = perf_counter() - began - took["query"] - took["columns"]
     await lookup.close()

@@ -51,7 +51,7 @@ SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
 
 class JobRow(Row):
-    """Something that starts anew for each run, so there is nothing to warm up."""
+    """Something that starts again for each run, so there is nothing to warm up."""
 
     def warm_up(self) -> None: ...
 

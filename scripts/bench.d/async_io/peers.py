@@ -47,7 +47,7 @@ def concurrency_level(frame: DataFrame) -> DataFrame:
 
 
 def gather_chunks(frame: DataFrame, function: Call = call) -> DataFrame:
-    """asyncio.gather over as many rows as calls may be under way, then over the next ones: the usual way."""
+    """asyncio.gather over as many rows as calls may be in flight, then over the next ones: the usual way."""
 
     async def gathered(keys: list[int]) -> list[int]:
         answers: list[int] = []

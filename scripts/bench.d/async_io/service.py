@@ -24,7 +24,7 @@ def tail_latency_s(key: int) -> float:
 
 
 def limit(mean_latency_s: float = LATENCY_S, tasks: int = TASKS) -> float:
-    """Calls per second with all of the capacity under way all the time."""
+    """Calls per second with all of the capacity in flight all the time."""
     return tasks * CAPACITY / mean_latency_s
 
 

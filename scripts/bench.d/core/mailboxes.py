@@ -11,8 +11,8 @@ from core.dispatchers import config
 from core.peers import start_taking
 from measure import RatePart, RateTable, Row, Settings
 
-from dispatcher import AsyncDispatcher, MailboxProcessor
-from dispatcher.mailbox import MailboxController
+from dispatcher import AsyncDispatcher
+from dispatcher.mailbox import MailboxController, MailboxProcessor
 
 
 class Ticker:

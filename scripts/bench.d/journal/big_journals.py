@@ -15,7 +15,7 @@ from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, EventRow, Kind, Row, Table, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.reader import read_rows
+from dispatcher.journal.read import read_rows
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.simulation.workload import read_workload
 

@@ -1,12 +1,12 @@
-"""One entity's history in a journal of 50 million events about 5 million entities, while a writer writes.
+"""One entity's history in a journal of five million events about 500,000 entities, while a writer writes.
 
-The worst case for the indexes: the events come in random order, so each frame has as many entities as events. Every
-event makes one transition.
+The worst case for a search: the events come in random order, so an entity's rows are in any frame. Every event makes
+one transition.
 
-Cold: a process of its own, after the system was asked to forget the journal's pages. Warm: this process, for entities
-that were not asked for before. The writer is a thread of this process that journals events as fast as it can, which
-leaves a look-up only every second turn of the interpreter. Beside them: the same look-up without indexes, and reading
-the rows of one segment. Last, what the indexes cost the writer of a journal whose segments are closed all the time.
+Cold: a process of its own, after the system was asked to forget the journal's pages. First: a process of its own. Warm:
+this process, for entities that were not asked for before. The writer is a thread of this process that journals events
+as fast as it can, which leaves a look-up only every second turn of the interpreter. Beside them: reading the rows of
+one segment.
 """
 
 from __future__ import annotations
@@ -21,27 +21,25 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
 from itertools import islice
 from pathlib import Path
 from unittest import mock
 
 from measure import Figures, Settings, Spread, print_table
 
-from dispatcher import AsyncDispatcher, Event, JournalConfig, JournalWriter
+from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, history, read_rows
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import EventRow, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segments
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.history import entity_history
-from dispatcher.journal.indexing import index_journal
 from dispatcher.journal.pacing import Pace
 
 EVENTS_OF_AN_ENTITY = 10
 SEGMENT_BYTES = 64 * 1024 * 1024
 FRAME_ROWS = 4096
-LOOK_UPS = 50
+LOOK_UPS = 10
 KINDS = [("central", "RMContainerEventType", "FINISHED", "handled")]
 MOVES = [("RMContainer", "RUNNING", "FINISHED", "COMPLETED", True)]
 COLD = """
@@ -53,26 +51,12 @@ print(time.perf_counter() - started, len(found.transitions))
 """
 
 
-class Kind(Enum):
-    TICK = 1
-
-
-class EntityEvent(Event[Kind]):
-    """An event with an entity."""
-
-    __slots__ = ("entity",)
-
-    def __init__(self, entity: str) -> None:
-        super().__init__(Kind.TICK, 0.0)
-        self.entity = entity
-
-
 def entity_name(number: int) -> str:
     return f"container_1445144423722_{number // 1000:04d}_01_{number % 1000:06d}"
 
 
 def write_journal(folder: Path, events: int) -> int:
-    """A journal without indexes; returns how many entities it has."""
+    """Returns how many entities the journal has."""
     entities, chosen = max(1, events // EVENTS_OF_AN_ENTITY), random.Random(1)
     folder.mkdir(parents=True)
     segment = SegmentFile(folder, 1, Summary(1))
@@ -143,26 +127,30 @@ def look_up_s(journal: Path, entity: str) -> float:
     return time.perf_counter() - started
 
 
+def first_s(journal: Path, entity: str) -> float:
+    """A look-up in a process of its own; without the time to start Python."""
+    done = subprocess.run([sys.executable, "-c", COLD, journal, entity], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[0])
+
+
 def cold_s(journal: Path, entity: str) -> float:
-    """A look-up in a process of its own, which must read the disk; without the time to start Python."""
+    """As `first_s`, from the disk."""
     for path in journal.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
         if hasattr(os, "posix_fadvise"):
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
-    done = subprocess.run([sys.executable, "-c", COLD, journal, entity], capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[0])
+    return first_s(journal, entity)
 
 
 def history_look_ups(settings: Settings) -> Figures:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_FOLDER")) as name:
-        figures = _look_ups(settings, Path(name) / "journal")
-    return figures | _cost(settings)
+        return _look_ups(settings, Path(name) / "journal")
 
 
 def _look_ups(settings: Settings, journal: Path) -> Figures:
-    events = settings.count(50_000_000)
+    events = settings.count(5_000_000)
     entities = write_journal(journal, events)
     chosen = random.Random(2)
     closed = segments(journal)
@@ -172,18 +160,14 @@ def _look_ups(settings: Settings, journal: Path) -> Figures:
     def some() -> str:
         return entity_name(chosen.randrange(entities))
 
-    without_s = [look_up_s(journal, some()) for _ in range(2)]
-    started = time.perf_counter()
-    index_journal(journal)
-    indexed_s = time.perf_counter() - started
-    share = sum(path.stat().st_size for path in journal.glob("*.history")) / size
     scan_rate = _scan_rate(journal)
     colds = [cold_s(journal, some()) for _ in range(settings.repeats)]
+    firsts = [first_s(journal, some()) for _ in range(settings.repeats)]
     with measured_pieces() as paces:
+        look_up_s(journal, some())
         quiet = [look_up_s(journal, some()) for _ in range(LOOK_UPS)]
         with Writing(journal) as writing:
             cold_beside = [cold_s(journal, some())]
-            first = look_up_s(journal, some())
             started, before = time.perf_counter(), writing.events
             warm = [look_up_s(journal, some()) for _ in range(LOOK_UPS)]
             rate = (writing.events - before) / (time.perf_counter() - started)
@@ -195,21 +179,18 @@ def _look_ups(settings: Settings, journal: Path) -> Figures:
             "warm": _ms(quiet),
             "cold, pages dropped": _ms(colds),
             "cold, pages dropped, beside a busy writer": _ms(cold_beside),
-            "without indexes, first time": _ms(without_s[:1]),
-            "without indexes, again": _ms(without_s[1:]),
+            "first in its process": _ms(firsts),
         },
         digits=1,
     )
-    print(f"First look-up beside the writer {first * 1000:.1f} ms; the writer's {rate:,.0f} events/s meanwhile")
+    print(f"The writer's {rate:,.0f} events/s meanwhile")
     print(f"Longest piece between two waits {longest * 1000:.2f} ms; reading rows instead: {scan_rate:,.0f} rows/s")
-    print(f"Indexes: {share:.2%} of the journal's bytes, made in {indexed_s:.1f} s")
     return {
         "history.warm": statistics.median(warm) * 1000,
         "history.warm-highest": max(warm) * 1000,
         "history.cold": statistics.median(colds) * 1000,
+        "history.first": statistics.median(firsts) * 1000,
         "history.piece": longest * 1000,
-        "history.share": share,
-        "history.scan": without_s[0] * 1000,
     }
 
 
@@ -222,36 +203,3 @@ def _scan_rate(journal: Path) -> float:
 
 def _ms(seconds: list[float]) -> Spread:
     return Spread.of([each * 1000 for each in seconds])
-
-
-def _cost(settings: Settings) -> Figures:
-    """Events per second through a dispatcher whose journal closes a segment every 50,000 events or so."""
-    count = settings.count(1_000_000)
-    names = [entity_name(number) for number in range(count)]
-    random.Random(3).shuffle(names)
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(settings.repeats + 1):
-        for is_indexed in rates:
-            rates[is_indexed].append(_journaled(names, is_indexed=is_indexed))
-    found = {is_indexed: Spread.of(some[1:]) for is_indexed, some in rates.items()}
-    print_table(
-        "Journaled events per second, segments of 4 MiB",
-        {"with the indexes": found[True], "without": found[False]},
-    )
-    return {"history.indexed": found[True].median, "history.not-indexed": found[False].median}
-
-
-def _journaled(names: list[str], *, is_indexed: bool) -> float:
-    events = [EntityEvent(name) for name in names]
-    with tempfile.TemporaryDirectory() as name:
-        config = JournalConfig(segment_bytes=4 * 1024 * 1024, history_index=is_indexed)
-        dispatcher = AsyncDispatcher(name="central", journal=JournalWriter(Path(name) / "journal", config))
-        dispatcher.register(Kind, lambda event: None)
-        dispatcher.init()
-        dispatcher.start()
-        started = time.perf_counter()
-        handle = dispatcher.event_handler.handle
-        for event in events:
-            handle(event)
-        dispatcher.stop()
-        return len(events) / (time.perf_counter() - started)

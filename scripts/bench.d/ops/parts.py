@@ -8,6 +8,7 @@ from measure import Figures, Settings
 from ops.answers import latency, scrapes
 from ops.footprint import memory, start_up
 from ops.rates import rounds, storm, throughput, timing
+from ops.sampling import sampling
 
 PARTS: dict[str, Callable[[Settings], Figures]] = {
     "throughput": throughput,
@@ -16,6 +17,7 @@ PARTS: dict[str, Callable[[Settings], Figures]] = {
     "scrapes": scrapes,
     "storm": storm,
     "memory": memory,
+    "sampling": sampling,
     "startup": start_up,
 }
 

@@ -28,7 +28,7 @@ from statemachines.resourcemanager.events.scheduler import (
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.records.config import ResourceManagerConfig
-from statemachines.resourcemanager.scheduler.factory import make_scheduler
+from statemachines.resourcemanager.resource_manager import make_scheduler
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 SLOT = Resource(4096, 1000)

@@ -75,7 +75,7 @@ class RMAppRecoverEvent(RMAppEvent):
 
     def __init__(self, entity: str, state: RecoveredApplication) -> None:
         super().__init__(RMAppEventType.RECOVER, entity)
-        self.state = state
+        self.state: RecoveredApplication = state
 
 
 class RMAppFailedAttemptEvent(RMAppEvent):
@@ -85,4 +85,4 @@ class RMAppFailedAttemptEvent(RMAppEvent):
 
     def __init__(self, type: RMAppEventType, entity: str, diagnostics: str, keep_containers: bool) -> None:
         super().__init__(type, entity, diagnostics)
-        self.keep_containers = keep_containers
+        self.keep_containers: bool = keep_containers

@@ -32,6 +32,12 @@ class RMAppAttemptEventType(Enum):
     RECOVER = auto()
 
 
+# Diagnostics by the resource manager itself, or parts of them. Reports find the cause of a failure by these:
+LAUNCH_FAILED: Final = "launch failed"
+MASTER_SILENT: Final = "the master was silent for too long"
+FAILED_BY_USER: Final = "failed by its user"
+QUEUE_GONE: Final = "no longer exists"
+
 _STATUS_UPDATE: Final = RMAppAttemptEventType.STATUS_UPDATE
 """Bound once: to look a member up in its class takes as long as a call."""
 
@@ -53,7 +59,7 @@ class RMAppStartAttemptEvent(RMAppAttemptEvent):
 
     def __init__(self, entity: str, transfer_state: bool) -> None:
         super().__init__(RMAppAttemptEventType.START, entity)
-        self.transfer_state = transfer_state
+        self.transfer_state: bool = transfer_state
 
 
 class RMAppAttemptRecoverEvent(RMAppAttemptEvent):
@@ -63,7 +69,7 @@ class RMAppAttemptRecoverEvent(RMAppAttemptEvent):
 
     def __init__(self, entity: str, state: ApplicationAttemptStateData) -> None:
         super().__init__(RMAppAttemptEventType.RECOVER, entity)
-        self.state = state
+        self.state: ApplicationAttemptStateData = state
 
 
 class RMAppAttemptRegistrationEvent(RMAppAttemptEvent):
@@ -73,9 +79,9 @@ class RMAppAttemptRegistrationEvent(RMAppAttemptEvent):
 
     def __init__(self, entity: str, host: str = "", rpc_port: int = -1, tracking_url: str = "") -> None:
         super().__init__(RMAppAttemptEventType.REGISTERED, entity)
-        self.host = host
-        self.rpc_port = rpc_port
-        self.tracking_url = tracking_url
+        self.host: str = host
+        self.rpc_port: int = rpc_port
+        self.tracking_url: str = tracking_url
 
 
 class RMAppAttemptStatusUpdateEvent(RMAppAttemptEvent):
@@ -87,8 +93,8 @@ class RMAppAttemptStatusUpdateEvent(RMAppAttemptEvent):
         self.type = _STATUS_UPDATE
         self.timestamp = -1.0
         self.entity = entity
-        self.progress = progress
-        self.tracking_url = tracking_url
+        self.progress: float = progress
+        self.tracking_url: str | None = tracking_url
 
 
 class RMAppAttemptUnregistrationEvent(RMAppAttemptEvent):
@@ -104,5 +110,5 @@ class RMAppAttemptUnregistrationEvent(RMAppAttemptEvent):
         tracking_url: str = "",
     ) -> None:
         super().__init__(RMAppAttemptEventType.UNREGISTERED, entity, diagnostics)
-        self.final_status = final_status
-        self.tracking_url = tracking_url
+        self.final_status: FinalApplicationStatus = final_status
+        self.tracking_url: str = tracking_url

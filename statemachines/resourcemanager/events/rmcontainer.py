@@ -59,7 +59,7 @@ class RMContainerStartEvent(RMContainerEvent):
         self.timestamp = -1.0
         self.entity = container.entity
         self.status = None
-        self.container = container
+        self.container: _DescribedContainer = container
 
     @property
     def payload(self) -> Any:
@@ -74,7 +74,7 @@ class RMContainerRecoverEvent(RMContainerEvent):
 
     def __init__(self, entity: str, report: NMContainerStatus, payload: Any = None) -> None:
         super().__init__(RMContainerEventType.RECOVER, entity, report.status, payload)
-        self.report = report
+        self.report: NMContainerStatus = report
 
 
 class RMContainerReservedEvent(RMContainerEvent):
@@ -84,7 +84,7 @@ class RMContainerReservedEvent(RMContainerEvent):
 
     def __init__(self, entity: str, resource: Resource, payload: Any = None) -> None:
         super().__init__(RMContainerEventType.RESERVED, entity, payload=payload)
-        self.resource = resource
+        self.resource: Resource = resource
 
 
 class RMContainerResourceEvent(RMContainerEvent):
@@ -94,4 +94,4 @@ class RMContainerResourceEvent(RMContainerEvent):
 
     def __init__(self, type: RMContainerEventType, entity: str, resource: Resource) -> None:
         super().__init__(type, entity)
-        self.resource = resource
+        self.resource: Resource = resource

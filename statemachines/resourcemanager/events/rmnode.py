@@ -75,7 +75,7 @@ class RMNodeEvent(RMEvent, Generic[_About]):
         self.type = type
         self.timestamp = -1.0
         self.entity = entity
-        self.about = about
+        self.about: Any = about
         self.payload = payload
 
 
@@ -94,10 +94,10 @@ class RMNodeStartedEvent(RMNodeEvent[None]):
         health_report: str = "",
     ) -> None:
         super().__init__(RMNodeEventType.STARTED, entity, payload=payload)
-        self.health_report = health_report
-        self.containers = containers
-        self.running_apps = running_apps
-        self.healthy = healthy
+        self.health_report: str = health_report
+        self.containers: tuple[NMContainerStatus, ...] = containers
+        self.running_apps: tuple[str, ...] = running_apps
+        self.healthy: bool = healthy
 
 
 class RMNodeReconnectEvent(RMNodeEvent[None]):
@@ -114,9 +114,9 @@ class RMNodeReconnectEvent(RMNodeEvent[None]):
         payload: Any = None,
     ) -> None:
         super().__init__(RMNodeEventType.RECONNECTED, entity, payload=payload)
-        self.spec = spec
-        self.containers = containers
-        self.running_apps = running_apps
+        self.spec: NodeSpec = spec
+        self.containers: tuple[NMContainerStatus, ...] = containers
+        self.running_apps: tuple[str, ...] = running_apps
 
 
 @dataclass(eq=False, repr=False, slots=True)

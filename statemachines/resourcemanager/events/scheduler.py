@@ -44,10 +44,14 @@ class NodeAddedSchedulerEvent(SchedulerEvent):
 
 @dataclass(eq=False, repr=False, slots=True)
 class NodeResourceUpdateSchedulerEvent(SchedulerEvent):
-    """NODE_RESOURCE_UPDATE, with the node's new capacity."""
+    """NODE_RESOURCE_UPDATE, with the node's own capacity, and whether it is being decommissioned gracefully.
+
+    YARN's scheduler learns of a decommissioning from the node's next heartbeat.
+    """
 
     type: SchedulerEventType = field(default=SchedulerEventType.NODE_RESOURCE_UPDATE, init=False)
     capacity: Resource
+    is_draining: bool
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -23,6 +23,11 @@ class RMStateStoreEventType(Enum):
     UPDATE_APP_ATTEMPT = auto()
     REMOVE_APP_ATTEMPT = auto()
     STORE_NODE_LABEL = auto()
+    REMOVE_NODE_LABEL = auto()
+    STORE_NODE_CAPACITY = auto()
+    REMOVE_NODE_CAPACITY = auto()
+    STORE_HOST_LISTS = auto()
+    STORE_QUEUE_CHANGES = auto()
 
 
 class RMAppManagerEventType(Enum):
@@ -50,16 +55,19 @@ class AMLauncherEvent(RMEvent):
 
 @dataclass(eq=False, repr=False, slots=True)
 class RMStateStoreEvent(RMEvent):
-    """`entity` is an application or an attempt, `state` its record; or a node and the partition that it belongs to.
+    """`entity` is an application or an attempt, `state` its record; or a node, and its NodeLabel or NodeCapacity.
+
+    The HostLists and the QueueChangeList are one record each, whatever `entity` is.
 
     `notify` False: the write is not answered by an event. `on_stored` is called on the handler thread once the record
-    is durable.
+    is durable. `on_failed` is called there if it cannot be written; without it, that stops the resource manager.
     """
 
     type: RMStateStoreEventType
     state: Any = None
     notify: bool = True
     on_stored: Callable[[], None] | None = None
+    on_failed: Callable[[Exception], None] | None = None
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory
 from statemachines.recorder import TransitionRecorder
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class EntityContext(Protocol):
@@ -35,8 +35,8 @@ class Entity(Generic[C]):
     __slots__ = ("context", "entity", "state_machine")
 
     def __init__(self, context: C, entity: str) -> None:
-        self.context = context
-        self.entity = entity
+        self.context: C = context
+        self.entity: str = entity
         factory = context.factories[self.machine]
         self.state_machine: StateMachine[Any, Any] = factory.make(self, listener=context.recorder)
 

@@ -22,7 +22,7 @@ class NodeChange:
 
     def __init__(self, update: NodeUpdate | None) -> None:
         """`update` None: the start of a log, which is no change."""
-        self.update = update
+        self.update: NodeUpdate | None = update
         self.following: NodeChange | None = None
 
 
@@ -30,7 +30,7 @@ class NodeChangeLog:
     """All changes, from the earliest that some master has not heard yet."""
 
     def __init__(self) -> None:
-        self.latest = NodeChange(None)
+        self.latest: NodeChange = NodeChange(None)
         """The present position, where a new session begins."""
 
     def note(self, node_id: str, type: NodesListManagerEventType) -> None:

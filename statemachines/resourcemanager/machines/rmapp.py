@@ -71,6 +71,7 @@ class RMApp(Entity[AppContext]):
         "attempts",
         "diagnostics",
         "finish_ms",
+        "is_refused_by_store",
         "is_unstored",
         "launch_ms",
         "max_attempts",
@@ -91,19 +92,20 @@ class RMApp(Entity[AppContext]):
         submit_ms: int | None = None,
     ) -> None:
         super().__init__(context, application_id)
-        self.submission = submission  # with the current queue, priority and lifetime
+        self.submission: ApplicationSubmission = submission  # with the current queue, priority and lifetime
         most = context.config.max_attempts
         wanted = submission.max_attempts
-        self.max_attempts = most if wanted is None or wanted < 1 else min(wanted, most)
+        self.max_attempts: int = most if wanted is None or wanted < 1 else min(wanted, most)
         self.attempts: list[RMAppAttempt] = []  # by number, without gaps
         self.nodes: set[str] = set()  # by id: where it ran
         self.diagnostics: list[str] = []
-        self.start_ms = context.now_ms()
-        self.submit_ms = self.start_ms if submit_ms is None else submit_ms
+        self.start_ms: int = context.now_ms()
+        self.submit_ms: int = self.start_ms if submit_ms is None else submit_ms
         self.launch_ms: int | None = None
         self.finish_ms: int | None = None
         self.acknowledge: Callable[[RMApp], None] | None = None  # called once it is stored or has ended
-        self.is_unstored = False  # it ended before it could be stored
+        self.is_unstored: bool = False  # it ended before it could be stored
+        self.is_refused_by_store: bool = False  # because the store failed
         self.pending: Pending | None = None  # while FINAL_SAVING
         self.recovered_state: RMAppState | None = None  # the final state that the store held
         self._state_before_end: RMAppState = S.NEW  # while KILLING or FINAL_SAVING, the one to report
@@ -250,6 +252,7 @@ class RMApp(Entity[AppContext]):
             stored = self.attempts[-1].number - attempt.number + 1
             if stored <= self.max_attempts or not _is_before(attempt, oldest_ms):
                 return
+            self.attempts[-1].take_usage(attempt)
             self.context.post(RMStateStoreEvent(RMStateStoreEventType.REMOVE_APP_ATTEMPT, attempt.entity, notify=False))
             self._first_stored_attempt = attempt.number + 1
 

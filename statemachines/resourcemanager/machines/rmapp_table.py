@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dispatcher.util.figures import counted
+from statemachines.declared import Hook
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEventType as E
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
@@ -12,7 +14,6 @@ from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.machines.states import RMAppState as S
 from statemachines.table import STAY, Row, from_table
-from statemachines.topology import Hook
 
 # -- from submission to launch ----------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ def _fail(app: RMApp, event: RMAppEvent) -> S:
     if app.submission.unmanaged_am:
         app.note(f"{app.entity} failed; the resource manager does not restart an unmanaged master")
     else:
-        app.note(f"{app.entity} failed {app.failures()} times, of {app.max_attempts} allowed")
+        app.note(f"{app.entity} failed {counted(app.failures(), 'time')}, of {app.max_attempts} allowed")
     app.save_final(S.FAILED, event)
     return S.FINAL_SAVING
 
@@ -100,6 +101,12 @@ def end_unstored(app: RMApp, event: RMAppEvent) -> None:
     """End an application that the store does not have."""
     app.is_unstored = True
     end(app, event)
+
+
+def end_refused_by_store(app: RMApp, event: RMAppEvent) -> None:
+    """End an application that the store could not take; its client may submit it again."""
+    app.is_refused_by_store = True
+    end_unstored(app, event)
 
 
 def save(target: S) -> Hook:
@@ -130,7 +137,7 @@ _ROWS: tuple[Row[S], ...] = (
     (S.NEW, {S.SUBMITTED, S.ACCEPTED, S.FINISHED, S.FAILED, S.KILLED, S.FINAL_SAVING}, E.RECOVER, RMApp.recover),
     (S.NEW, S.KILLED, E.KILL, end_unstored),
     (S.NEW_SAVING, S.SUBMITTED, E.APP_NEW_SAVED, add_to_scheduler),
-    (S.NEW_SAVING, S.FAILED, E.APP_SAVE_FAILED, end_unstored),
+    (S.NEW_SAVING, S.FAILED, E.APP_SAVE_FAILED, end_refused_by_store),
     (S.SUBMITTED, S.ACCEPTED, E.APP_ACCEPTED, start_first_attempt),
     ((S.NEW, S.NEW_SAVING, S.SUBMITTED), S.FINAL_SAVING, E.APP_REJECTED, save(S.FAILED)),
     ((S.NEW_SAVING, S.SUBMITTED), S.FINAL_SAVING, E.KILL, save(S.KILLED)),
@@ -158,3 +165,13 @@ _ROWS: tuple[Row[S], ...] = (
     (S.KILLED, STAY, (E.APP_ACCEPTED, E.APP_REJECTED, E.ATTEMPT_FAILED, E.START)),
 )
 FACTORY = from_table("RMApp", S, _ROWS)
+"""YARN's table."""
+
+# An event that was on its way when a kill or an administrator changed the state. YARN logs each as an error.
+_LATE: tuple[Row[S], ...] = (
+    ((S.KILLING, S.FINAL_SAVING), STAY, E.ATTEMPT_LAUNCHED),
+    # Also a store that fails to take an application that is killed meanwhile: it is asked for the end next.
+    (S.FINAL_SAVING, STAY, (E.APP_ACCEPTED, E.APP_REJECTED, E.APP_SAVE_FAILED)),
+)
+LIVE = from_table("RMApp", S, (*_ROWS, *_LATE))
+"""YARN's table with rows for late events: what the machines run on."""

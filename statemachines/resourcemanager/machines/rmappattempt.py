@@ -38,7 +38,12 @@ from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMA
 from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.records.ids import attempt_id
 from statemachines.resourcemanager.records.resource import Resource
-from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData, MasterContainerData
+from statemachines.resourcemanager.records.stored_state import (
+    ApplicationAttemptStateData,
+    MasterContainerData,
+    PreemptedData,
+    UsageData,
+)
 from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
 __all__ = ["RMAppAttempt", "RMAppAttemptState", "ResourceUsage"]
@@ -46,6 +51,8 @@ __all__ = ["RMAppAttempt", "RMAppAttemptState", "ResourceUsage"]
 Then = Callable[["RMAppAttempt", RMAppAttemptState], None]
 S = RMAppAttemptState
 BEFORE_REGISTERING = -1
+SAVED_EVERY_MS: Final = 10_000
+"""A live attempt's usage and progress are stored with the heartbeat that comes so long after they were last stored."""
 _BLACKLIST_SHARE = 0.8  # of the nodes that could hold the master; a blacklist of more has no effect
 _NOT_THE_NODES_FAULT = frozenset(
     {EXIT_SUCCESS, EXIT_ABORTED, EXIT_PREEMPTED, EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_KILLED_AFTER_APP_COMPLETION}
@@ -69,6 +76,14 @@ class ResourceUsage:
     _memory_mb_ms: int = 0  # integers: a sum over millions of containers stays exact
     _vcores_milli_ms: int = 0
     _gpu_milli_ms: int = 0
+
+    @classmethod
+    def of(cls, data: UsageData) -> ResourceUsage:
+        return cls(*data)
+
+    def data(self) -> UsageData:
+        """Return the record of it."""
+        return UsageData(self._memory_mb_ms, self._vcores_milli_ms, self._gpu_milli_ms)
 
     def add(self, resource: Resource, ms: int) -> None:
         self._memory_mb_ms += resource.memory_mb * ms
@@ -104,6 +119,14 @@ class PreemptedContainers:
     memory_mb: int = 0
     vcores_milli: int = 0
     usage: ResourceUsage = field(default_factory=ResourceUsage)
+
+    @classmethod
+    def of(cls, data: PreemptedData) -> PreemptedContainers:
+        return cls(*data[:-1], ResourceUsage.of(data.usage))
+
+    def data(self) -> PreemptedData:
+        """Return the record of it."""
+        return PreemptedData(self.count, self.masters, self.memory_mb, self.vcores_milli, self.usage.data())
 
     def add(self, resource: Resource, ms: int, is_master: bool) -> None:
         self.count += 1
@@ -166,6 +189,7 @@ class RMAppAttempt(Entity[AttemptContext]):
     machine = "RMAppAttempt"
 
     __slots__ = (
+        "_saves_soon",
         "app",
         "blacklist",
         "diagnostics",
@@ -175,6 +199,7 @@ class RMAppAttempt(Entity[AttemptContext]):
         "finished_containers",
         "host",
         "master_container",
+        "master_http_address",
         "master_node",
         "master_resource",
         "number",
@@ -182,6 +207,7 @@ class RMAppAttempt(Entity[AttemptContext]):
         "preempted",
         "progress",
         "rpc_port",
+        "saved_ms",
         "start_ms",
         "tracking_url",
         "usage",
@@ -189,31 +215,51 @@ class RMAppAttempt(Entity[AttemptContext]):
 
     def __init__(self, context: AttemptContext, app: Application, number: int) -> None:
         super().__init__(context, attempt_id(app.entity, number))
-        self.app = app
-        self.number = number
+        self.app: Application = app
+        self.number: int = number
         self.master_container: str | None = None
-        self.master_node = ""
-        self.master_resource = app.submission.am_resource
+        self.master_node: str = ""
+        self.master_http_address: str = ""  # of that node
+        self.master_resource: Resource = app.submission.am_resource
         self.blacklist: set[str] = set()  # hosts on which a master failed, perhaps because of the node
         self.finished_containers: list[tuple[str, ContainerStatus]] = []  # (node, status), until the master pulls them
-        self.usage = ResourceUsage()  # of ended containers
-        self.preempted = PreemptedContainers()
-        self.progress = 0.0
-        self.host = ""
-        self.rpc_port = -1
-        self.tracking_url = ""
-        self.final_status = FinalApplicationStatus.UNDEFINED
+        self.usage: ResourceUsage = ResourceUsage()  # of ended containers
+        self.preempted: PreemptedContainers = PreemptedContainers()
+        self.progress: float = 0.0
+        self.host: str = ""
+        self.rpc_port: int = -1
+        self.tracking_url: str = ""
+        self.final_status: FinalApplicationStatus = FinalApplicationStatus.UNDEFINED
         self.exit_status: int | None = None
         self.diagnostics: list[str] = []
-        self.start_ms = context.now_ms()
+        self.start_ms: int = context.now_ms()
         self.finish_ms: int | None = None
+        self.saved_ms: int = self.start_ms  # when it was last sent to the store
         self.pending: Pending | None = None  # while FINAL_SAVING
+        self._saves_soon = False
 
     def add_usage(self, resource: Resource, ms: int, preempted: bool, is_master: bool = False) -> None:
         """Add a container of the application that ended after `ms`."""
         self.usage.add(resource, ms)
         if preempted:
             self.preempted.add(resource, ms, is_master)
+        if self.finish_ms is not None:
+            self.save_soon()
+
+    def save_soon(self) -> None:
+        """Store the attempt again after its end; once for all that happens before the next turn of the timers.
+
+        Its end is stored before its containers are stopped, and only their ends say what they used.
+        """
+        if not self._saves_soon:
+            self._saves_soon = True
+            self.context.timers.register_timer(self.context.now_ms(), lambda _: self._save_again())
+
+    def _save_again(self) -> None:
+        self._saves_soon = False
+        if self.context.attempts.get(self.entity) is not self:
+            return  # its application has been forgotten, by the store too
+        self.store(RMStateStoreEventType.UPDATE_APP_ATTEMPT, notify=False)
 
     def record(self) -> ApplicationAttemptStateData:
         """Return the record to store. FINISHING is stored as FINISHED: only the end of the container is missing."""
@@ -223,7 +269,9 @@ class RMAppAttempt(Entity[AttemptContext]):
         is_unknown = self.final_status is FinalApplicationStatus.UNDEFINED
         master = None
         if self.master_container is not None:
-            master = MasterContainerData(self.master_container, self.master_node, self.master_resource)
+            node, address = self.master_node, self.master_http_address
+            master = MasterContainerData(self.master_container, node, self.master_resource, address)
+        has_finished = state is S.FINISHED  # after another end, the master's address is of no use
         return ApplicationAttemptStateData(
             self.entity,
             master,
@@ -234,7 +282,22 @@ class RMAppAttempt(Entity[AttemptContext]):
             "; ".join(self.diagnostics),
             self.tracking_url,
             self.finish_ms,
+            self._usage(state in _FINAL_STATES),
+            self.preempted.data(),
+            self.progress,
+            self.host if has_finished else "",
+            self.rpc_port if has_finished else -1,
+            tuple(sorted(self.blacklist)),
         )
+
+    def _usage(self, has_ended: bool) -> UsageData:
+        """What its containers have used until now. Kept ones of an attempt that has ended are the next attempt's."""
+        if has_ended and self.app.submission.keep_containers_across_attempts:
+            return self.usage.data()
+        now_ms, used = self.context.now_ms(), ResourceUsage.of(self.usage.data())
+        for container in self.context.scheduler.live_containers(self.entity):
+            used.add(container.request.resource, now_ms - container.created_ms)
+        return used.data()
 
     def master_request(self) -> ContainerRequest:
         """Return the request for the master's container. Without a node label, it's for the queue's partition."""
@@ -272,6 +335,8 @@ class RMAppAttempt(Entity[AttemptContext]):
         assert status is not None
         if status.exit_status not in _NOT_THE_NODES_FAULT:
             self.blacklist.add(event.node.rpartition(":")[0])
+            if self.finish_ms is not None:
+                self.save_soon()
         done = [(event.node, status)]
         if not self.app.submission.keep_containers_across_attempts:
             done += self.finished_containers
@@ -299,13 +364,24 @@ class RMAppAttempt(Entity[AttemptContext]):
 
     def take_over(self, previous: RMAppAttempt) -> None:
         """Inherit the previous attempt's blacklist and the finished containers that its master hasn't pulled."""
-        self.blacklist = previous.blacklist
+        self.blacklist = set(previous.blacklist)
         self.finished_containers, previous.finished_containers = previous.finished_containers, []
+
+    def take_usage(self, previous: RMAppAttempt) -> None:
+        """Take over what a previous attempt has used, before the store forgets that one."""
+        if previous.usage == ResourceUsage():
+            return
+        self.usage.add_all(previous.usage)
+        self.preempted.add_all(previous.preempted)
+        previous.usage, previous.preempted = ResourceUsage(), PreemptedContainers()
+        self.save_soon()
 
     def restore(self, data: ApplicationAttemptStateData) -> None:
         """Restore all but the state from the store's record."""
         if data.master_container is not None:
-            self.master_container, self.master_node, self.master_resource = data.master_container
+            self.master_container, self.master_node, self.master_resource, self.master_http_address = (
+                data.master_container
+            )
         if data.final_status is not None:
             self.final_status = FinalApplicationStatus[data.final_status]
         if data.diagnostics:
@@ -314,6 +390,10 @@ class RMAppAttempt(Entity[AttemptContext]):
         self.tracking_url = data.tracking_url
         self.start_ms = data.start_ms
         self.finish_ms = data.finish_ms
+        self.usage, self.preempted = ResourceUsage.of(data.usage), PreemptedContainers.of(data.preempted)
+        self.progress = data.progress
+        self.host, self.rpc_port = data.host, data.rpc_port
+        self.blacklist = set(data.blacklist)
 
     def notify_app(self, type: RMAppEventType, diagnostics: str = "") -> None:
         """Post an event to the application."""
@@ -325,6 +405,7 @@ class RMAppAttempt(Entity[AttemptContext]):
 
     def store(self, type: RMStateStoreEventType, *, notify: bool = True) -> None:
         """Send the attempt to the state store."""
+        self.saved_ms = self.context.now_ms()
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
 
     def save_final(
@@ -332,9 +413,12 @@ class RMAppAttempt(Entity[AttemptContext]):
     ) -> None:
         """Store `target` with everything known of the end, then call `then` with `target` and enter it.
 
-        `tracking_url` replaces that of the master, which is about to exit.
+        `tracking_url` replaces that of the master, which is about to exit. The progress of a launched master is
+        complete.
         """
         self.pending = Pending(target, then)
+        if target is S.FINISHING or then is RMAppAttempt.leave_live:
+            self.progress = 1.0
         self.finish_ms = self.context.now_ms()
         self.tracking_url = tracking_url
         if event.diagnostics:
@@ -356,7 +440,6 @@ class RMAppAttempt(Entity[AttemptContext]):
 
     def leave_live(self, state: RMAppAttemptState) -> None:
         """Leave a launched master as `leave` does, stop monitoring it, and clean up its container."""
-        self.progress = 1.0
         self.leave(state)
         self.context.am_liveliness_monitor.unregister(self.entity)
         self.context.am_finishing_monitor.unregister(self.entity)

@@ -6,8 +6,10 @@ concerned, each of their hooks is a few attribute operations.
 
 from __future__ import annotations
 
+from statemachines.declared import Hook
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import (
+    QUEUE_GONE,
     RMAppAttemptEvent,
     RMAppAttemptRecoverEvent,
     RMAppAttemptRegistrationEvent,
@@ -19,15 +21,12 @@ from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventT
 from statemachines.resourcemanager.events.scheduler import AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.events.services import AMLauncherEventType, RMStateStoreEventType
 from statemachines.resourcemanager.machines.entity import Pending, finish_saving
-from statemachines.resourcemanager.machines.rmappattempt import MasterSession, RMAppAttempt, Then
+from statemachines.resourcemanager.machines.rmappattempt import SAVED_EVERY_MS, MasterSession, RMAppAttempt, Then
 from statemachines.resourcemanager.machines.states import RMAppAttemptState as S
-from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.table import STAY, Row, from_table
-from statemachines.topology import Hook
 
 _ALLOCATION_RETRY_MS = 500
 _RUNNING = S.RUNNING  # a global: looking up a member of an Enum is a call
-_ENDING = frozenset({RMAppState.KILLING, RMAppState.FINAL_SAVING})
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ def ask_for_master(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
     if context.scheduler.queue_of(attempt.app.entity) is None:
         # YARN returns FAILED here, which its table does not declare, and rejects an application that was accepted,
         # which RMApp's table does not allow. A FAIL event leads to the same end within both tables.
-        lost = f"queue {submission.queue} of {attempt.app.entity} no longer exists"
+        lost = f"queue {submission.queue} of {attempt.app.entity} {QUEUE_GONE}"
         context.post(RMAppAttemptEvent(E.FAIL, attempt.entity, lost))
         return S.SCHEDULED
     hosts = sorted(attempt.blacklist)
@@ -148,6 +147,7 @@ def fetch_master(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
     if container.node not in context.nodes:
         return S.SCHEDULED  # the node is lost, and CONTAINER_FINISHED follows
     attempt.master_container, attempt.master_node = container.entity, container.node
+    attempt.master_http_address = context.nodes[container.node].http_address
     attempt.master_resource = container.request.resource
     if attempt.blacklist:  # it applies to the master only; the master has a blacklist of its own
         context.scheduler.ask(attempt.entity, blacklist_removals=sorted(attempt.blacklist))
@@ -167,8 +167,7 @@ def launch(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
 
 def launched(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
     """Report the launch to the application, and watch that the master registers."""
-    if attempt.app.state not in _ENDING:  # RMApp's table has no row for ATTEMPT_LAUNCHED in these states
-        attempt.notify_app(RMAppEventType.ATTEMPT_LAUNCHED)
+    attempt.notify_app(RMAppEventType.ATTEMPT_LAUNCHED)
     attempt.context.am_liveliness_monitor.register(attempt.entity)
 
 
@@ -188,11 +187,13 @@ def launched_and_registered(attempt: RMAppAttempt, event: RMAppAttemptRegistrati
 
 
 def update_status(attempt: RMAppAttempt, event: RMAppAttemptStatusUpdateEvent) -> None:
-    """Keep the progress and the tracking URL of the master's heartbeat."""
+    """Keep the progress and the tracking URL of the master's heartbeat; now and then, store the attempt."""
     attempt.progress = event.progress
     url = event.tracking_url
+    is_due = attempt.context.now_ms() - attempt.saved_ms >= SAVED_EVERY_MS
     if url is not None and url != attempt.tracking_url:
-        attempt.tracking_url = url
+        attempt.tracking_url, is_due = url, True
+    if is_due:
         # YARN's store answers this write with an event for which RUNNING has no row.
         attempt.store(RMStateStoreEventType.UPDATE_APP_ATTEMPT, notify=False)
 
@@ -208,7 +209,7 @@ def container_finished_launched(attempt: RMAppAttempt, event: RMAppAttemptEvent)
 
 
 def container_finished_running(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
-    """As `container_finished_launched`, with calls inlined: it runs once for each container of a task."""
+    """Keep a finished container; if it is the master's, fail the attempt. Inlined: it runs once for each container."""
     status = event.status
     assert status is not None  # every CONTAINER_FINISHED has one
     if status.container != attempt.master_container:
@@ -290,3 +291,9 @@ _ROWS: tuple[Row[S], ...] = (
     ((S.FAILED, S.KILLED), STAY, E.REGISTERED),
 )
 FACTORY = from_table("RMAppAttempt", S, _ROWS)
+"""YARN's table."""
+
+# An event that was on its way when a kill or an administrator changed the state. YARN logs each as an error.
+_LATE: tuple[Row[S], ...] = ((S.FINAL_SAVING, STAY, E.REGISTERED), (S.FAILED, STAY, E.ATTEMPT_ADDED))
+LIVE = from_table("RMAppAttempt", S, (*_ROWS, *_LATE))
+"""YARN's table with rows for late events: what the machines run on."""

@@ -101,14 +101,15 @@ class RMContainer(Entity[ContainerContext]):
         gpu_devices: tuple[int, ...],
     ) -> None:
         super().__init__(context, container_id)
-        self.application = application
-        self.attempt = attempt  # changed by the scheduler when the next attempt takes over
-        self.maker = attempt  # the attempt that it was allocated to, which learns of its end
-        self.node = node
-        self.request = request  # its resource is the booked size
-        self.gpu_devices = gpu_devices
-        self.created_ms = self.asked_ms = context.now_ms()  # asked_ms: once allocated, when it was asked for
-        self.last_confirmed = request.resource  # the size that its node has confirmed
+        self.application: str = application
+        self.attempt: str = attempt  # changed by the scheduler when the next attempt takes over
+        self.maker: str = attempt  # the attempt that it was allocated to, which learns of its end
+        self.node: str = node
+        self.request: ContainerRequest = request  # its resource is the booked size
+        self.gpu_devices: tuple[int, ...] = gpu_devices
+        self.created_ms: int = context.now_ms()
+        self.asked_ms: int = self.created_ms  # once allocated, when it was asked for
+        self.last_confirmed: Resource = request.resource  # the size that its node has confirmed
         self.reserved_resource: Resource | None = None
         self.finish_ms: int | None = None
         self.status: ContainerStatus | None = None  # how it ended

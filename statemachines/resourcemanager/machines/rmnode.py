@@ -29,7 +29,7 @@ from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class RMNodeState(Enum):
@@ -81,6 +81,8 @@ class Scheduler(Protocol):
 
     def has_master_container(self, node_id: str) -> bool: ...
 
+    def live_containers(self, attempt_id: str) -> list[RMContainer]: ...
+
 
 class NodeContext(ContainerContext, Protocol):
     """What nodes need of their resource manager."""
@@ -88,6 +90,7 @@ class NodeContext(ContainerContext, Protocol):
     nodes: dict[str, RMNode]
     inactive_nodes: dict[str, RMNode]
     node_labels: dict[str, str]
+    node_capacities: dict[str, Resource]
     nm_liveliness_monitor: LivelinessMonitor
 
     @property
@@ -113,7 +116,7 @@ class RMNode(Entity[NodeContext]):
         "last_heartbeat_ms",
         "last_response",
         "next_heartbeat",
-        "original_capacity",
+        "registered",
         "response_id",
         "running_apps",
         "spec",
@@ -128,18 +131,17 @@ class RMNode(Entity[NodeContext]):
     def __init__(self, context: NodeContext, spec: NodeSpec) -> None:
         super().__init__(context, node_id(spec.host, spec.port))
         self.take_spec(spec)
-        self.capacity = spec.capacity  # current; an administrator may have changed it
-        self.original_capacity: Resource | None = None  # while DECOMMISSIONING: what RECOMMISSION restores
+        self.capacity: Resource = self.capacity_by(spec)  # its own, also while it is DECOMMISSIONING
         self.decommission_timeout_s: int | None = None  # of a graceful decommissioning; None: no timeout
-        self.health = True  # as last reported
-        self.health_report = ""  # why it is unhealthy, in its own words
-        self.last_heartbeat_ms = context.now_ms()  # or when it registered
-        self.in_scheduler = False  # it was added to the scheduler
+        self.health: bool = True  # as last reported
+        self.health_report: str = ""  # why it is unhealthy, in its own words
+        self.last_heartbeat_ms: int = context.now_ms()  # or when it registered
+        self.in_scheduler: bool = False  # it was added to the scheduler
         self.containers: set[str] = set()  # reported as running
         self.running_apps: set[str] = set()  # applications with containers here that have not ended
         self.untracked_since_ms: int | None = None  # since when it is inactive and its host on neither list
         # Of its last heartbeat, if its heartbeats have ids:
-        self.response_id = 0
+        self.response_id: int = 0
         self.last_response: Any = None  # sent again if it got lost
         # Until the answer to the next heartbeat:
         self.to_clean: set[str] = set()  # containers to stop
@@ -150,12 +152,17 @@ class RMNode(Entity[NodeContext]):
         # For the scheduler: (launched, finished) of each report. The handler thread appends and clears, the scheduler's
         # thread pops, each with one call.
         self.updates: deque[Report] = deque()
-        self.next_heartbeat = True  # no NODE_UPDATE is queued; set by the scheduler, cleared by the handler
+        self.next_heartbeat: bool = True  # no NODE_UPDATE is queued; set by the scheduler, cleared by the handler
 
     def take_spec(self, spec: NodeSpec) -> None:
         """Take the specification of a registering node. A label set by an administrator outlasts the node's."""
+        self.registered: NodeSpec = spec  # as the node says
         label = self.context.node_labels.get(self.entity, spec.partition)
         self.spec: NodeSpec = spec if label == spec.partition else replace(spec, partition=label)
+
+    def capacity_by(self, spec: NodeSpec) -> Resource:
+        """Return its capacity if it registers so. One set by an administrator outlasts the node's."""
+        return self.context.node_capacities.get(self.entity, spec.capacity)
 
     def pull_updates(self) -> list[Report]:
         """Return the node's reports since the last call. Called on the scheduler's thread."""
@@ -168,6 +175,11 @@ class RMNode(Entity[NodeContext]):
         except IndexError:  # the handler thread has cleared the rest
             pass
         return taken
+
+    @property
+    def http_address(self) -> str:
+        """`host:port`."""
+        return f"{self.spec.host}:{self.spec.http_port}"
 
     def payload(self) -> dict[str, Any]:
         """Return its payload in the journal."""

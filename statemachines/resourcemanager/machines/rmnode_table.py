@@ -37,6 +37,11 @@ def _become_usable(node: RMNode, containers: tuple[NMContainerStatus, ...] = ())
     _notify_lists(node, NodesListManagerEventType.NODE_USABLE)
 
 
+def _resize(node: RMNode, *, is_draining: bool) -> None:
+    """Give the scheduler the node's capacity, of which only what its containers have counts while it drains."""
+    node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, node.capacity, is_draining))
+
+
 def _drop_reports(node: RMNode) -> None:
     """Drop what the scheduler has not pulled yet: it ends all its containers on this node."""
     node.updates.clear()
@@ -153,7 +158,7 @@ def _restart(node: RMNode, event: RMNodeReconnectEvent) -> None:
     context.post(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node.entity))
     if event.spec.http_port == node.spec.http_port:
         node.take_spec(event.spec)
-        node.capacity = event.spec.capacity
+        node.capacity = node.capacity_by(event.spec)
         if node.state is S.RUNNING:
             context.post(NodeAddedSchedulerEvent(node.entity))
         return
@@ -165,19 +170,17 @@ def _restart(node: RMNode, event: RMNodeReconnectEvent) -> None:
 
 def _resume(node: RMNode, event: RMNodeReconnectEvent) -> None:
     """The node lost its connection for a while and kept its containers."""
-    capacity = event.spec.capacity
+    capacity = node.capacity_by(event.spec)
     is_changed = capacity != node.capacity
     node.take_spec(event.spec)
     node.capacity = capacity
-    if node.original_capacity is not None:
-        node.original_capacity = capacity
     running = frozenset(report.container for report in event.containers if report.status is None)
     ended = tuple(report.status for report in event.containers if report.status is not None)
     node.take_containers(*node.all_changes((), ended, running))
     for app_id in event.running_apps:
         node.app_on_node(app_id)
     if is_changed and node.state is S.RUNNING:
-        node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, capacity))
+        _resize(node, is_draining=False)
 
 
 def set_capacity(node: RMNode, event: RMNodeEvent[Resource]) -> None:
@@ -187,15 +190,16 @@ def set_capacity(node: RMNode, event: RMNodeEvent[Resource]) -> None:
 
 
 def change_capacity(node: RMNode, event: RMNodeEvent[Resource]) -> None:
-    """Change the capacity of a node that the scheduler uses."""
+    """Change the capacity of a RUNNING or DECOMMISSIONING node."""
     node.capacity = event.about
-    node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, node.capacity))
+    _resize(node, is_draining=node.state is S.DECOMMISSIONING)
 
 
 def begin_decommissioning(node: RMNode, event: RMNodeEvent[int | None]) -> None:
     """Begin a graceful decommissioning with the event's timeout."""
     node.decommission_timeout_s = event.about
-    node.original_capacity = node.capacity
+    if node.in_scheduler:
+        _resize(node, is_draining=True)
     _notify_lists(node, NodesListManagerEventType.NODE_DECOMMISSIONING)
 
 
@@ -205,12 +209,10 @@ def change_timeout(node: RMNode, event: RMNodeEvent[int | None]) -> None:
 
 
 def recommission(node: RMNode, event: RMNodeEvent[None]) -> None:
-    """Cancel a graceful decommissioning and restore the capacity."""
-    if node.original_capacity is not None:
-        node.capacity = node.original_capacity
-    node.original_capacity = node.decommission_timeout_s = None
+    """Cancel a graceful decommissioning: all of the node's capacity counts again."""
+    node.decommission_timeout_s = None
     if node.in_scheduler:
-        node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, node.capacity))
+        _resize(node, is_draining=False)
         _notify_lists(node, NodesListManagerEventType.NODE_USABLE)
     else:  # it was unhealthy when its decommissioning began; YARN does not add it to its scheduler again
         _become_usable(node)
@@ -271,3 +273,14 @@ _ROWS: tuple[Row[S], ...] = (
     (set(S) - {S.REBOOTED}, STAY, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget),
 )
 FACTORY = from_table("RMNode", S, _ROWS)
+"""YARN's table."""
+
+# An event that was on its way when a kill or an administrator changed the state, or an order for a container of a
+# draining node. YARN logs each as an error.
+_LATE: tuple[Row[S], ...] = (
+    ((S.RUNNING, S.UNHEALTHY), STAY, E.RECOMMISSION),
+    ((S.DECOMMISSIONING, S.UNHEALTHY), STAY, E.UPDATE_CONTAINER, list_to_update),
+    (S.DECOMMISSIONING, STAY, E.SIGNAL_CONTAINER, list_to_signal),
+)
+LIVE = from_table("RMNode", S, (*_ROWS, *_LATE))
+"""YARN's table with rows for late events: what the machines run on."""

@@ -24,6 +24,10 @@ class Hang(NamedTuple):
     """Unix ms."""
     running_s: float
 
+    def without_ids(self) -> Hang:
+        """As those see it that may not see every application."""
+        return self._replace(what=self.what.partition(" of ")[0] if self.kind == "event" else "a mail")
+
 
 def longest_hang(views: Iterable[DispatcherView], longer_than_s: float = HANG_S) -> Hang | None:
     """The handler that hangs for the longest: others may be waiting for it. None: none does."""

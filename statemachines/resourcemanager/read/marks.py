@@ -6,7 +6,7 @@ Handler thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -65,7 +65,7 @@ class Marks:
         self._context = context
         self._scheduler_path = scheduler_path
         self._tell_of = tell_of
-        self.published = Published()
+        self.published: Published = Published()
         self._taken_over: set[str] = set()  # attempts whose inherited containers were published as theirs
         self._settling = [deque[_Settling]() for _ in scheduler_path]  # for each dispatcher, oldest first
 
@@ -95,18 +95,19 @@ class Marks:
         """What is to be reported after these changes, which the caller has just taken."""
         dirty = Dirty()
         self.published.forgotten_apps = self._forgotten_apps()
-        for machine, id in changed.forgotten:
-            if machine == RMApp.machine:
-                self.published.forget_app(id)
+        unreported = {
+            id for machine, id in changed.forgotten if machine == RMApp.machine and not self.published.forget_app(id)
+        }
         unsettled: set[str] = set()
-        for number, operand in enumerate(changed.operands):
+        for number, operand in enumerate(changed.operands.values()):
             if number % SORT_EVERY == 0:
                 yield
             try:
                 self._mark(dirty, operand, unsettled)
+                if isinstance(operand, RMApp) and operand.entity in unreported:
+                    self.published.take_unreported_app(operand.submission.queue, operand.state.name)
             except Exception as error:
                 self._tell_of(operand.entity, error)
-        lost_nodes = set()
         for number, (machine, id) in enumerate(changed.forgotten):
             if number % SORT_EVERY == 0:
                 yield
@@ -119,9 +120,6 @@ class Marks:
                 dirty.containers[id] = None
             elif machine == RMNode.machine:
                 dirty.nodes[id] = None
-                lost_nodes.add(id)
-        if lost_nodes:
-            yield from self._mark_masters_on(lost_nodes, dirty)
         dirty.apps.update(dict.fromkeys(self._settle(unsettled)))
         return dirty
 
@@ -172,14 +170,6 @@ class Marks:
                 dirty.containers[attempt_id] = None
                 was_moved = True
         self.published.take_container(container, is_live, queue, was_moved=was_moved)
-
-    def _mark_masters_on(self, lost_nodes: set[str], dirty: Dirty) -> Iterator[None]:
-        """Nodes were forgotten: the attempts whose masters ran there no longer have their addresses."""
-        for number, attempt in enumerate(list(self._context.attempts.values())):
-            if attempt.master_node in lost_nodes:
-                dirty.attempts[attempt.app.entity] = None
-            if number % _LOOKS_EVERY == 0:
-                yield
 
     def _forgotten_apps(self) -> dict[str, int]:
         """Applications that are no longer kept, by state."""

@@ -21,9 +21,11 @@ from dispatcher.errors import RejectedExecutionError
 from dispatcher.service import ServiceState
 from dispatcher.util.foreign import tell
 from statemachines.resourcemanager.read.hangs import Hang, longest_hang
+from statemachines.resourcemanager.read.loop_follower import LoopFollower, is_cancelled
 from statemachines.resourcemanager.read.operations import SchedulerRun
 from statemachines.resourcemanager.read.published import Publication
 from statemachines.resourcemanager.read.publisher import ModelPublisher
+from statemachines.resourcemanager.read.tallies import Tallies
 from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
@@ -37,7 +39,7 @@ from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 if TYPE_CHECKING:
     from statemachines.resourcemanager.resource_manager import ResourceManager
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -77,10 +79,11 @@ class ClusterInfo:
     """Partitions that queues or nodes name, sorted; without the default one."""
 
 
-class ReadModel:
+class ReadModel(LoopFollower):
     """The reports of one resource manager. One loop's thread; see the module."""
 
     def __init__(self, manager: ResourceManager, refresh_ms: int = 250) -> None:
+        super().__init__()
         self.apps: dict[str, ApplicationReport] = {}
         """By id, in the order of their start; the id breaks ties."""
         self.attempts: dict[str, tuple[ApplicationAttemptReport, ...]] = {}
@@ -93,14 +96,16 @@ class ReadModel:
         """By id, inactive ones too. Heartbeats alone do not renew a report: ask `heartbeat_ms`."""
         self.queues: tuple[QueueInfo, ...] = ()
         """Parents before children, the root first."""
+        self.metrics: ClusterMetrics
         self.metrics = ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, {})
-        self.run = SchedulerRun()
+        self.run: SchedulerRun = SchedulerRun()
         """What the scheduler has done since this address began to follow it."""
         self.ended_apps: Counter[tuple[str, str]] = Counter()
         """Applications that are no longer kept, by queue and state, since then; changed in place."""
-        self.number = 0
+        self.tallies: Tallies = Tallies()
+        """Counts of `apps`; changed in place."""
+        self.number: int = 0
         """Of the last publication with news; 0: there was none yet, and the model is empty."""
-        self._counted: tuple[dict[str, ApplicationReport], Counter[str]] = {}, Counter()  # the last ones counted
         # By states, of the applications in front of it, which are those of the last publication that was asked for some
         self._chosen: tuple[dict[str, ApplicationReport], dict[frozenset[str], Collection[ApplicationReport]]] = {}, {}
         self._manager = manager
@@ -113,7 +118,6 @@ class ReadModel:
         self._done = 0  # the last of them that is in the model
         self._ask = asyncio.Event()  # ask for the next one now
         self._waiting: set[asyncio.Future[None]] = set()  # woken by each publication
-        self._following: asyncio.Task[None] | None = None
 
     @property
     def info(self) -> ClusterInfo:
@@ -146,12 +150,6 @@ class ReadModel:
         A handler that hangs, or has failed, leaves the last one readable.
         """
         return self.number > 0 and self._manager.in_state(ServiceState.STARTED)
-
-    def app_counts(self) -> Counter[str]:
-        """Applications by state; counted once for each publication."""
-        if self._counted[0] is not self.apps:
-            self._counted = self.apps, Counter(app.state for app in self.apps.values())
-        return self._counted[1]
 
     def apps_in(self, states: frozenset[str] | None) -> Collection[ApplicationReport]:
         """The applications in any of these states, in the order of `apps`; None: all of them. It is never changed.
@@ -230,18 +228,9 @@ class ReadModel:
 
     # -- following the resource manager --------------------------------------------------------------------------------
 
-    def follow(self) -> None:
-        """Begin to ask for publications, on the running loop; without effect if that was begun."""
-        if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow())
-
     async def close(self) -> None:
         """Ask for no more publications. The handler thread then stops collecting changes."""
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
+        await super().close()
         self._publisher.close()
 
     async def _follow(self) -> None:
@@ -254,16 +243,17 @@ class ReadModel:
             self._begun = begun = self._begun + 1
             try:
                 publication = await self._collect()
+                next_s = max(next_s, loop.time() + pause_s(publication.cost.cpu_ns, spare.share()))
+                self.apply(publication)
             except (RejectedExecutionError, asyncio.CancelledError):
-                if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # it runs in a task
+                if is_cancelled():
                     raise
                 return  # the resource manager has stopped
             except Exception as error:
                 tell(log, logging.ERROR, "a publication for the web address has failed", error=error)
+                self._publisher.close()  # part of it may be lost, so the next one is whole
                 next_s = loop.time() + _RETRY_S
             else:
-                next_s = max(next_s, loop.time() + pause_s(publication.cost.cpu_ns, spare.share()))
-                self.apply(publication)
                 self._done = begun
                 self._wake()
             with suppress(TimeoutError):
@@ -296,6 +286,7 @@ class ReadModel:
         """Make the publication the present state."""
         self._at_ns = publication.at_ns
         self.failures.update(publication.failures)
+        self.ended_apps.update(publication.gone_apps)
         while len(self.failures) > FAILURES_KEPT:
             self.failures.popitem(last=False)
         if publication.is_whole:
@@ -307,6 +298,7 @@ class ReadModel:
             gone = (report for id, report in self.apps.items() if publication.apps.get(id) is None)
             self.ended_apps.update((report.queue, report.state) for report in gone)
             self.apps, self.attempts, self.containers, self.nodes = {}, {}, {}, {}
+            self.tallies = Tallies()
         self._apply_apps(publication.apps)
         self.attempts = _merged(self.attempts, publication.attempts)
         self.containers = _merged(self.containers, publication.containers)
@@ -322,8 +314,8 @@ class ReadModel:
 
     def _apply_apps(self, changes: Mapping[str, ApplicationReport | None]) -> None:
         before = self.apps
-        gone = (before[id] for id, report in changes.items() if report is None and id in before)
-        self.ended_apps.update((report.queue, report.state) for report in gone)
+        for id, report in changes.items():
+            self.tallies.take(before.get(id), report)
         last = next(reversed(before.values()), None)
         apps = _merged(before, {id: report for id, report in changes.items() if report is None or id in before})
         new = sorted((each for id, each in changes.items() if each is not None and id not in before), key=_order)
@@ -332,8 +324,7 @@ class ReadModel:
             apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
         self.apps = apps
         if apps is not before:
-            # Or they would hold all reports of then until they are asked for again.
-            self._counted, self._chosen = ({}, Counter()), ({}, {})
+            self._chosen = {}, {}  # or it would hold all reports of then until it is asked for again
 
 
 class SpareTime:

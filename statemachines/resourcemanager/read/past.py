@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from typing import Final, NamedTuple
 
+from statemachines.resourcemanager.read.loop_follower import LoopFollower
 from statemachines.resourcemanager.read.model import ReadModel
 
 EVERY_S: Final = 2.0
@@ -30,25 +30,13 @@ class Sample(NamedTuple):
     """In use."""
 
 
-class Past:
+class Past(LoopFollower):
     """Samples of one read model, every two seconds for five minutes."""
 
     def __init__(self, model: ReadModel) -> None:
+        super().__init__()
         self.samples: deque[Sample] = deque(maxlen=KEPT)
         self._model = model
-        self._following: asyncio.Task[None] | None = None
-
-    def follow(self) -> None:
-        """Begin to take samples, on the running loop; without effect if that was begun."""
-        if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow())
-
-    async def close(self) -> None:
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
 
     def take(self) -> None:
         """Take a sample now, unless nothing was published yet."""

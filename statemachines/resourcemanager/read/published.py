@@ -62,6 +62,8 @@ class Publication:
     """By attempt: all its live ones."""
     failures: Mapping[str, int]
     """The exit statuses other than 0 of containers that have ended."""
+    gone_apps: Mapping[tuple[str, str], int]
+    """By queue and state: applications that are no longer kept since, also those that were never published."""
     nodes: Mapping[str, NodeReport | None]
     queues: Sequence[QueueInfo]
     """All of them."""
@@ -83,8 +85,8 @@ class AttemptContainers:
 
     def __init__(self, queue: str) -> None:
         self.reports: dict[str, ContainerReport] = {}
-        self.sums = LiveSums()
-        self.queue = queue
+        self.sums: LiveSums = LiveSums()
+        self.queue: str = queue
         """In which they are counted."""
 
 
@@ -92,12 +94,14 @@ class Published:
     """The state that the last publication has, or the next one will have."""
 
     def __init__(self) -> None:
-        self.nodes = NodeSums()
-        self.operations = Operations()
+        self.nodes: NodeSums = NodeSums()
+        self.operations: Operations = Operations()
         self.forgotten_apps: Mapping[str, int] = {}
         """By state: applications that are no longer kept. Changed together with `forget_app`."""
         self._failures: dict[str, int] = {}
-        self._app_states: dict[str, str] = {}  # with those that have gone and are not among the forgotten ones yet
+        # By id, queue and state; with those that have gone and are not among the forgotten ones yet.
+        self._apps: dict[str, tuple[str, str]] = {}
+        self._gone_apps: Counter[tuple[str, str]] = Counter()
         self._by_attempt: dict[str, AttemptContainers] = {}  # attempts that have containers
         self._nodes: dict[str, NodeReport] = {}
 
@@ -106,16 +110,29 @@ class Published:
         failures, self._failures = self._failures, {}
         return failures
 
-    def take_app(self, id: str, state: str) -> None:
-        """Take the state of an application, as reported."""
-        self._app_states[id] = state
+    def take_app(self, id: str, queue: str, state: str) -> None:
+        """Take an application as reported."""
+        self._apps[id] = queue, state
 
-    def forget_app(self, id: str) -> None:
-        self._app_states.pop(id, None)
+    def forget_app(self, id: str) -> bool:
+        """Count an application as gone; returns whether it was reported."""
+        known = self._apps.pop(id, None)
+        if known is not None:
+            self._gone_apps[known] += 1
+        return known is not None
+
+    def take_unreported_app(self, queue: str, state: str) -> None:
+        """Count an application that came and went between two publications."""
+        self._gone_apps[queue, state] += 1
+
+    def take_gone_apps(self) -> Mapping[tuple[str, str], int]:
+        """By queue and state, those counted since the last call."""
+        gone, self._gone_apps = self._gone_apps, Counter()
+        return gone
 
     def app_counts(self) -> Counter[str]:
         """By state: the applications that are published, and those that are no longer kept."""
-        return Counter(self._app_states.values()) + Counter(self.forgotten_apps)
+        return Counter(state for _, state in self._apps.values()) + Counter(self.forgotten_apps)
 
     def containers_of(self, attempt_id: str) -> dict[str, ContainerReport] | None:
         """A copy, in the order of first publication; None: it has none."""

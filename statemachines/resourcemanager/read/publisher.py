@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import tell
-from statemachines.changes import Changes
+from statemachines.changes import ChangedEntities
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import RMNode
@@ -43,7 +43,7 @@ from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 if TYPE_CHECKING:
     from statemachines.resourcemanager.resource_manager import ResourceManager
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class ModelPublisher:
         self._shares_every = shares_every
         # Handler thread:
         self._marks = Marks(manager.context, manager.scheduler_path, self._tell_of)
-        self._changes: Changes | None = None
+        self._changes: ChangedEntities | None = None
         self._work: Iterator[Publication | None] | None = None  # the publication that is being made
         self._until_ns = 0  # the present mail works until then, by time.perf_counter_ns
         self._cost = _FREE  # of its mails until now
@@ -173,7 +173,7 @@ class ModelPublisher:
             size = len(dirty.apps) + len(dirty.containers) + len(dirty.nodes)
         else:
             dirty = yield from self._marks.of(changed)
-            heard, size = changed.routine, len(changed.operands) + len(changed.forgotten)
+            heard, size = changed.routine.values(), len(changed.operands) + len(changed.forgotten)
         yield None
         has_shares = yield from self._mark_shares(dirty, at_ns, is_whole)
         yield from self._report(draft, dirty, heard)
@@ -185,25 +185,27 @@ class ModelPublisher:
             size, at_ns = more, time.monotonic_ns()
             changed = changes.take()
             dirty = yield from self._marks.of(changed)
-            yield from self._report(draft, dirty, changed.routine)
+            yield from self._report(draft, dirty, changed.routine.values())
         if self._until_ns - time.perf_counter_ns() < self._mail_ns // 2:
             self._until_ns = 0
             yield None  # what follows has a mail for itself
         if changes.count() <= AT_ONCE:
             at_ns, changed = time.monotonic_ns(), changes.take()
             dirty = _without_pause(self._marks.of(changed))
-            work = self._report(draft, dirty, changed.routine)
+            work = self._report(draft, dirty, changed.routine.values())
             if len(dirty) <= _MOST_AT_ONCE:
                 _without_pause(work)
-            else:  # a change may concern many: a node that is gone, the masters that ran there
+            else:  # a change may concern many
                 yield from work
         before = self._last
         last = self._last = yield from self._summary(bool(draft))
         is_news = is_whole or bool(draft) or (last.queues, last.metrics) != (before.queues, before.metrics)
-        entities = draft.apps, draft.attempts, draft.containers, self._marks.published.take_failures(), draft.nodes
+        published = self._marks.published
+        ended = published.take_failures(), published.take_gone_apps()
+        entities = draft.apps, draft.attempts, draft.containers, *ended, draft.nodes
         timestamp = self._context.cluster_timestamp
         whole = last.queues, last.metrics, draft.heartbeats
-        run = self._marks.published.operations.run(self.clock_ms())
+        run = published.operations.run(self.clock_ms())
         yield Publication(is_whole, at_ns, is_news, *entities, *whole, timestamp, run, _FREE)
 
     def _report(self, draft: _Draft, dirty: Dirty, heard: Iterable[RMNode]) -> Generator[None, None, None]:
@@ -269,7 +271,7 @@ class ModelPublisher:
         attempt = app.current_attempt
         live = published.sums_of(attempt.entity) if attempt is not None else None
         report = reports.application_report(self._context, app, live or _NO_CONTAINERS)
-        published.take_app(id, report.state)
+        published.take_app(id, report.queue, report.state)
         published.take_queue((each.entity for each in app.attempts), app.submission.queue)
         return report
 

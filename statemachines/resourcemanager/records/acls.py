@@ -3,18 +3,18 @@
 An application may be changed by its owner, by the users of its list MODIFY_APP, and by the administrators of its queue
 and of the cluster; VIEW_APP is the list of those that may also see it. Lists of queues grant for their children, too.
 
-Everything here is immutable: any thread may read it.
+Any thread may read all of this. Only the lists of queues change, as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from statemachines.resourcemanager.records.config import QueueConfig, ResourceManagerConfig
+from statemachines.resourcemanager.records.config import QueueConfig, ResourceManagerConfig, SchedulerConfig
 from statemachines.resourcemanager.records.errors import AccessDeniedError
 from statemachines.resourcemanager.records.submission import LaunchContext
 
@@ -103,39 +103,19 @@ class QueueACLs:
     """
 
     def __init__(self, config: ResourceManagerConfig) -> None:
-        scheduler = config.scheduler
         self._is_open = not config.knows_callers
         self._administrators = None if config.admin_acl is None else AccessControlList.parse(config.admin_acl)
-        self._is_fifo = scheduler.kind == "fifo"
-        lists = _extended({}, scheduler.acl_submit_applications, scheduler.acl_administer_queue)
-        self._root = lists
-        self._lists = {_ROOT: lists}  # by path; never changes once made
-        self._leaves: dict[str, str] = {}  # path by name; never changes once made
-        if self._is_fifo:
-            self._lists[_FIFO_QUEUE] = lists
-        else:
-            self._add(scheduler.queues, _ROOT, lists)
+        self._queues = _QueueLists.of(config.scheduler)  # replaced as a whole; each method takes it once
 
-    def _add(self, queues: Iterable[QueueConfig], above: str, inherited: _Lists) -> None:
-        for queue in queues:
-            path = f"{above}.{queue.name}"
-            lists = _extended(inherited, queue.acl_submit_applications, queue.acl_administer_queue)
-            self._lists[path] = lists
-            if queue.queues:
-                self._add(queue.queues, path, lists)
-            else:
-                self._leaves[queue.name] = path
+    def configure(self, scheduler: SchedulerConfig) -> None:
+        """Take the lists of changed queues, on the handler thread."""
+        self._queues = _QueueLists.of(scheduler)
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def path_of(self, queue: str) -> str | None:
         """The path of a queue by its path, which may leave out the root, or of one without children by its name."""
-        if self._is_fifo:
-            return _FIFO_QUEUE
-        for path in (queue, self._leaves.get(queue, ""), f"{_ROOT}.{queue}"):
-            if path in self._lists:
-                return path
-        return None
+        return self._queues.path_of(queue)
 
     def check(self, path: str, acl: QueueACL, caller: Caller | None) -> bool:
         """Whether the lists of a queue, by its path or name, or those of the cluster grant this to the caller.
@@ -144,15 +124,15 @@ class QueueACLs:
         """
         if caller is None or self.is_administrator(caller):
             return True
-        found = self.path_of(path) or ""
-        lists = self._lists.get(found, self._root).get(acl)
+        queues = self._queues
+        lists = queues.lists_of(queues.path_of(path) or "").get(acl)
         if lists is None:
-            return self.is_for_all(found, acl)
+            return self._is_open or acl is QueueACL.SUBMIT_APPLICATIONS
         return any(each.allows(caller) for each in lists)
 
     def is_for_all(self, path: str, acl: QueueACL) -> bool:
         """Whether this is granted to everyone for want of a list, on the queue with this path and on all above."""
-        is_listed = acl in self._lists.get(path, self._root)
+        is_listed = acl in self._queues.lists_of(path)
         return not is_listed and (self._is_open or acl is QueueACL.SUBMIT_APPLICATIONS)
 
     def may_submit(self, queue: str, caller: Caller | None) -> bool:
@@ -166,11 +146,12 @@ class QueueACLs:
         """
         if not self._is_open:
             return []
+        queues = self._queues
         return [
             path
-            for path in ([_FIFO_QUEUE] if self._is_fifo else self._leaves.values())
-            if QueueACL.ADMINISTER_QUEUE not in self._lists[path]
-            and not any(each.is_for_all for each in self._lists[path].get(QueueACL.SUBMIT_APPLICATIONS, (_ALL,)))
+            for path in queues.leaves.values()
+            if QueueACL.ADMINISTER_QUEUE not in (lists := queues.lists_of(path))
+            and not any(each.is_for_all for each in lists.get(QueueACL.SUBMIT_APPLICATIONS, (_ALL,)))
         ]
 
     # -- the cluster --------------------------------------------------------------------------------------------------
@@ -194,6 +175,10 @@ class QueueACLs:
         """Whether the caller may see all of an application. Reports are enough to answer this, on any thread."""
         return self._may(app, ApplicationAccess.VIEW_APP, caller)
 
+    def may_view_all(self, caller: Caller | None) -> bool:
+        """Whether the caller may see all of every application: it administers every queue."""
+        return all(self.check(path, QueueACL.ADMINISTER_QUEUE, caller) for path in self._queues.lists)
+
     def may_modify(self, app: OwnedApplication, caller: Caller | None) -> bool:
         """Whether the caller may kill, move or otherwise change an application."""
         return self._may(app, ApplicationAccess.MODIFY_APP, caller)
@@ -207,6 +192,45 @@ class QueueACLs:
 
 _Lists = Mapping[QueueACL, tuple[AccessControlList, ...]]
 _ALL = AccessControlList(is_for_all=True)
+
+
+class _QueueLists(NamedTuple):
+    """The lists of all queues. They never change once made."""
+
+    lists: Mapping[str, _Lists]
+    """By path, with those of the queues above."""
+    leaves: Mapping[str, str]
+    """Path by name."""
+
+    @classmethod
+    def of(cls, scheduler: SchedulerConfig) -> _QueueLists:
+        lists = _extended({}, scheduler.acl_submit_applications, scheduler.acl_administer_queue)
+        if scheduler.kind == "fifo":
+            return cls({_ROOT: lists, _FIFO_QUEUE: lists}, {"default": _FIFO_QUEUE})
+        by_path, leaves = {_ROOT: lists}, {}
+        for path, queue in _walk(scheduler.queues, _ROOT):
+            inherited = by_path[path.rpartition(".")[0]]
+            by_path[path] = _extended(inherited, queue.acl_submit_applications, queue.acl_administer_queue)
+            if not queue.queues:
+                leaves[queue.name] = path
+        return cls(by_path, leaves)
+
+    def path_of(self, queue: str) -> str | None:
+        for path in (queue, self.leaves.get(queue, ""), f"{_ROOT}.{queue}"):
+            if path in self.lists:
+                return path
+        return None
+
+    def lists_of(self, path: str) -> _Lists:
+        return self.lists.get(path) or self.lists[_ROOT]
+
+
+def _walk(queues: Iterable[QueueConfig], above: str) -> Iterator[tuple[str, QueueConfig]]:
+    """Each queue with its path, parents before children."""
+    for queue in queues:
+        path = f"{above}.{queue.name}"
+        yield path, queue
+        yield from _walk(queue.queues, path)
 
 
 def _extended(inherited: _Lists, submit: str | None, administer: str | None) -> _Lists:

@@ -281,11 +281,14 @@ class SchedulerConfig(ConfigModel):
 
 
 class StateStoreConfig(ConfigModel):
-    """Where applications are stored to survive a restart."""
+    """Where applications and changes of nodes and queues are stored to survive a restart."""
 
     kind: Literal["memory", "sqlite"] = Field(default="memory", description="memory: nowhere; sqlite: in a file")
     path: Path | None = Field(default=None, description="the SQLite file; created if missing")
     batch_size: int = Field(default=1000, ge=1, description="maximum writes per commit")
+    slow_after_s: float = Field(
+        default=1.0, gt=0, description="health is degraded while a commit takes longer than this, in seconds"
+    )
     permissions: PermissionsName = Field(
         default="private",
         description="who can read a new file: its owner only (private: 0600), its group as well (group: 0640), or "
@@ -299,6 +302,17 @@ class StateStoreConfig(ConfigModel):
         return self
 
 
+class RMMetricsConfig(MetricsConfig):
+    """Settings of the Prometheus endpoint of a resource manager."""
+
+    nodes: int = Field(
+        default=1000,
+        ge=0,
+        description="maximum nodes with series of their own, about 10 each. In a larger cluster, the nodes that are "
+        "not RUNNING come first, then the others by name",
+    )
+
+
 class ResourceManagerConfig(ConfigModel):
     """The configuration of `dispatcher run` and `dispatcher replay`."""
 
@@ -306,7 +320,7 @@ class ResourceManagerConfig(ConfigModel):
         default="ResourceManager", min_length=1, description="the dispatcher's name in metrics and journal"
     )
     dispatcher: DispatcherConfig = Field(default_factory=DispatcherConfig, description="the central dispatcher")
-    metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="the Prometheus endpoint")
+    metrics: RMMetricsConfig = Field(default_factory=RMMetricsConfig, description="the Prometheus endpoint")
     ops: OpsConfig = Field(default_factory=OpsConfig, description="the ops API")
     web: RMWebConfig = Field(
         default_factory=RMWebConfig,
@@ -320,12 +334,13 @@ class ResourceManagerConfig(ConfigModel):
     journal: JournalConfig = Field(default_factory=JournalConfig, description="how the journal is written")
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig, description="how resources are assigned")
     state_store: StateStoreConfig = Field(
-        default_factory=StateStoreConfig, description="where applications are stored to survive a restart"
+        default_factory=StateStoreConfig,
+        description="where applications and changes of nodes and queues are stored to survive a restart",
     )
     admin_acl: str | None = Field(
         default=None,
         description="users and groups that administer the cluster, in addition to the role admin: `user1,user2 "
-        "group1,group2`, `*` for everyone, one blank for nobody; null: everyone may change nodes, but "
+        "group1,group2`, `*` for everyone, one blank for nobody; null: everyone may change nodes and queues, but "
         "only the role admin where tokens or certificates prove who calls",
     )
     max_attempts: int = Field(default=2, ge=1, description="maximum and default number of attempts of an application")

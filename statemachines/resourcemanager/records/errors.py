@@ -1,4 +1,4 @@
-"""The errors of the services. All but ApplicationRejectedError are the caller's fault.
+"""The errors of the services. All but ApplicationRejectedError and ChangeNotStoredError are the caller's fault.
 
 DispatcherError
   NotFoundError                            the id is unknown or no longer kept
@@ -11,10 +11,12 @@ DispatcherError
     InvalidResourceRequestError            a container would be larger than the maximum allocation
   AccessDeniedError                        the caller may not do this
   ApplicationRejectedError                 the application ended before it was stored
+    ApplicationNotStoredError              the state store could not take it, so nothing was submitted: submit it again
   UnknownAttemptError                      the attempt is unknown or has ended: its master should exit
   ApplicationMasterNotRegisteredError      the master or the resource manager was restarted: the master should register
   InvalidApplicationMasterRequestError     the master called out of turn
     InvalidContainerReleaseError           the master released a container of another attempt
+  ChangeNotStoredError                 the state store could not keep it: make the change again
   NodeRefusedError                         the host may have no nodes: the node should shut down
 """
 
@@ -90,6 +92,13 @@ class ApplicationRejectedError(DispatcherError):
         super().__init__(f"{application_id} was rejected: {diagnostics or 'no reason was given'}")
 
 
+class ApplicationNotStoredError(ApplicationRejectedError):
+    """Raised when the state store can't take an application, for example because its disk is full.
+
+    The application doesn't exist. You can submit it again later, under the same id.
+    """
+
+
 class UnknownAttemptError(DispatcherError):
     """Raised when a master calls for an unknown or ended attempt. The master should exit."""
 
@@ -104,6 +113,20 @@ class InvalidApplicationMasterRequestError(DispatcherError):
 
 class InvalidContainerReleaseError(InvalidApplicationMasterRequestError):
     """A master released a container of another attempt. Nothing of the call was done."""
+
+
+class ChangeNotStoredError(DispatcherError):
+    """Raised when the state store can't keep an administrator's change, for example because its disk is full.
+
+    The change holds until the resource manager stops. `entity` is the node, `hosts` or `queues`.
+    """
+
+    def __init__(self, entity: str, error: Exception) -> None:
+        self.entity = entity
+        super().__init__(
+            f"the change of {entity} holds only until the resource manager stops, since it could not be stored: "
+            f"{error}. Mend the state store, and make the change again"
+        )
 
 
 class NodeRefusedError(DispatcherError):

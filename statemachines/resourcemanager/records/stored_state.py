@@ -1,4 +1,4 @@
-"""The records of the state store, one per application and per attempt, after YARN's RMState.
+"""The records of the state store: applications, attempts and changes of nodes and queues, after YARN's RMState.
 
 Records are immutable; an update replaces one. All times are Unix milliseconds of the resource manager's clock. They are
 stored as JSON objects with named fields, so that a record can gain a field that has a default.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -38,6 +38,27 @@ class MasterContainerData(NamedTuple):
     container_id: str
     node: str
     resource: Resource
+    http_address: str = ""
+    """Of the node, `host:port`; empty in records of older versions."""
+
+
+class UsageData(NamedTuple):
+    """What containers have used: amounts times milliseconds."""
+
+    memory_mb_ms: int = 0
+    vcores_milli_ms: int = 0
+    gpu_milli_ms: int = 0
+
+
+class PreemptedData(NamedTuple):
+    """The preempted containers of an attempt, and what they had used."""
+
+    containers: int = 0
+    masters: int = 0
+    """Among them."""
+    memory_mb: int = 0
+    vcores_milli: int = 0
+    usage: UsageData = UsageData()
 
 
 class ApplicationAttemptStateData(NamedTuple):
@@ -50,12 +71,85 @@ class ApplicationAttemptStateData(NamedTuple):
     state: str | None = None
     """FINISHED, FAILED or KILLED; None while it has not ended."""
     final_status: str | None = None
-    """As its master reported when it unregistered."""
+    """What its master reported when it unregistered."""
     exit_status: int | None = None
     """Of the master's container."""
     diagnostics: str = ""
     tracking_url: str = ""
     finish_ms: int | None = None
+    usage: UsageData = UsageData()
+    """Of its containers, until the record was made."""
+    preempted: PreemptedData = PreemptedData()
+    progress: float = 0.0
+    host: str = ""
+    """Of a master that has unregistered, as it reported, like `rpc_port`."""
+    rpc_port: int = -1
+    blacklist: tuple[str, ...] = ()
+    """Hosts on which a master has failed."""
+
+
+class Origin(NamedTuple):
+    """When a change was made, and by whom."""
+
+    at_ms: int
+    user: str
+    """Empty: by this process itself."""
+
+
+QueueValue = bool | int | float | str | None
+
+
+class QueueChange(NamedTuple):
+    """What an administrator changed of a queue."""
+
+    queue: str
+    """Its path."""
+    key: str
+    """The key in the configuration, or `queue` if the queue itself was added or removed."""
+    value: QueueValue
+    origin: Origin
+
+
+class QueueChangeList(NamedTuple):
+    """All changes of queues."""
+
+    changes: tuple[QueueChange, ...] = ()
+
+
+class NodeLabel(NamedTuple):
+    """The partition that an administrator gave a node."""
+
+    label: str
+    origin: Origin | None = None
+    """None in stores of older versions, here and below."""
+
+
+class NodeCapacity(NamedTuple):
+    """The capacity that an administrator gave a node."""
+
+    capacity: Resource
+    origin: Origin | None = None
+
+
+class HostDrain(NamedTuple):
+    """A graceful decommissioning of a host."""
+
+    began_ms: int
+    timeout_s: int | None
+    """Counts from `began_ms`. None: no timeout."""
+
+
+class HostLists(NamedTuple):
+    """Which hosts may have nodes, as administrators changed it."""
+
+    included: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    drains: Mapping[str, HostDrain] = {}
+    """By excluded host, if its nodes may stay until their applications have ended."""
+    origins: Mapping[str, Origin] = {}
+    """By excluded host."""
+    included_by: Origin | None = None
+    """Of the included ones, once they were changed."""
 
 
 @dataclass(slots=True)
@@ -72,18 +166,21 @@ class RMState:
 
     applications: dict[str, RecoveredApplication] = field(default_factory=dict)
     """In the order of submission."""
-    node_labels: dict[str, str] = field(default_factory=dict)
-    """By node: the partition that an administrator gave it."""
+    node_labels: dict[str, NodeLabel] = field(default_factory=dict)
+    """By node."""
+    node_capacities: dict[str, NodeCapacity] = field(default_factory=dict)
+    """By node."""
+    host_lists: HostLists = field(default_factory=HostLists)
+    queue_changes: QueueChangeList = field(default_factory=QueueChangeList)
 
 
-R = TypeVar("R", ApplicationStateData, ApplicationAttemptStateData)
+Record = ApplicationStateData | ApplicationAttemptStateData | Resource | Origin | HostLists | QueueChangeList
+R = TypeVar("R", bound=Record)
 
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {
-    record: TypeAdapter(record) for record in (ApplicationStateData, ApplicationAttemptStateData)
-}
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {record: TypeAdapter(record) for record in get_args(Record)}
 
 
-def encode(record: ApplicationStateData | ApplicationAttemptStateData) -> str:
+def encode(record: Record) -> str:
     """The record as JSON text; lone surrogates become `?`. Raises TypeError if a field has a wrong type."""
     # pydantic would write tuples as arrays without names, and refuse a whole record for one lone surrogate.
     return json.dumps(_plain(record), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,11 @@ AuthName = Literal["simple", "token"]
 
 class RMWebConfig(WebConfig):
     """Settings of the resource manager's web address."""
+
+    gone_keys: ClassVar[Mapping[str, str]] = {
+        **WebConfig.gone_keys,
+        "cookie_secret_file": "the cookie hadoop.auth is not signed, and needs no secret: remove the key and the file",
+    }
 
     enabled: bool = Field(
         default=True, description="serve YARN's REST API and the pages, if the extra `web` is installed"
@@ -46,13 +51,12 @@ class RMWebConfig(WebConfig):
     require_user: bool = Field(
         default=False, description="under auth simple, answer 401 to a change by a client that names no user"
     )
-    cookie_secret_file: Path | None = Field(
-        default=None,
-        description="file of mode 0600 with the secret that signs users' cookies, so that they outlive a restart. "
-        "If it does not exist, it is created with a random secret; null: a random secret at each start",
-    )
     submissions: bool = Field(default=True, description="accept applications by REST; false answers 403")
     read_only: bool = Field(default=False, description="answer 403 to all changes, and show no buttons for them")
+    probes_need_token: bool = Field(
+        default=False,
+        description="whether /livez, /readyz and /healthz need a token where the other pages do",
+    )
     refresh_ms: int = Field(
         default=250,
         ge=1,

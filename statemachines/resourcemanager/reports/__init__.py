@@ -1,17 +1,29 @@
 """The reports for clients, and for the web: each is made on the handler thread, at the cost of its own size.
 
-    entities   applications, attempts, containers, nodes
-    cluster    the cluster's totals
-    app_waits  why an application waits
+    entities       applications, attempts, containers, nodes
+    cluster        the cluster's totals
+    app_waits      why an application waits
+    app_failures   why an application has failed
+    admin_changes  what administrators have changed
 
 They are immutable: any thread may read them. Those on queues are the scheduler's (scheduler/queue_info.py).
 """
 
 from statemachines.resourcemanager.events.records import EXIT_STATUS
-from statemachines.resourcemanager.reports.app_waits import WaitingReport, waiting_report, waiting_reports
+from statemachines.resourcemanager.reports.admin_changes import ChangeReports, NodeChangeReport, QueueChangeReport
+from statemachines.resourcemanager.reports.app_failures import FailureCause
+from statemachines.resourcemanager.reports.app_waits import (
+    AppWait,
+    WaitingReport,
+    app_waits,
+    waiting_report,
+    waiting_reports,
+)
 from statemachines.resourcemanager.reports.cluster import ClusterMetrics, cluster_metrics
 from statemachines.resourcemanager.reports.entities import (
     APPLICATION_STATES,
+    ENDED_STATES,
+    WAITING_STATES,
     ApplicationAttemptReport,
     ApplicationReport,
     ContainerReport,
@@ -23,22 +35,32 @@ from statemachines.resourcemanager.reports.entities import (
     container_report,
     node_report,
     node_reports,
+    view_key,
+    waiting_apps,
 )
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk, WaitReason
 
 __all__ = [
     "APPLICATION_STATES",
+    "ENDED_STATES",
     "EXIT_STATUS",
+    "WAITING_STATES",
+    "AppWait",
     "ApplicationAttemptReport",
     "ApplicationReport",
+    "ChangeReports",
     "ClusterMetrics",
     "ContainerReport",
+    "FailureCause",
+    "NodeChangeReport",
     "NodeReport",
+    "QueueChangeReport",
     "ResourceUsageReport",
     "WaitCause",
     "WaitReason",
     "WaitingAsk",
     "WaitingReport",
+    "app_waits",
     "application_report",
     "attempt_report",
     "client_state",
@@ -46,6 +68,8 @@ __all__ = [
     "container_report",
     "node_report",
     "node_reports",
+    "view_key",
+    "waiting_apps",
     "waiting_report",
     "waiting_reports",
 ]

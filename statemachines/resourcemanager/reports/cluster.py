@@ -9,11 +9,11 @@ from typing import Self
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.reports.entities import ENDED_STATES, waiting_apps
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 _IN_USE = frozenset({RMNodeState.RUNNING.name, RMNodeState.DECOMMISSIONING.name})
-_PENDING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ClusterMetrics:
     containers_pending: int
     """Pending requests."""
     total: Resource
-    """The capacity of RUNNING and DECOMMISSIONING nodes."""
+    """The capacity of RUNNING nodes, and what DECOMMISSIONING ones use."""
     allocated: Resource
     reserved: Resource
     pending: Resource
@@ -55,14 +55,16 @@ class NodeSums:
     def of(cls, context: RMContext) -> Self:
         sums = cls()
         for node in (*context.nodes.values(), *context.inactive_nodes.values()):
-            sums.add(node.state.name, node.capacity)
+            is_draining = node.state is RMNodeState.DECOMMISSIONING
+            total = context.scheduler.node_use(node.entity).used if is_draining else node.capacity
+            sums.add(node.state.name, total)
         return sums
 
-    def add(self, state: str, capacity: Resource, sign: int = 1) -> None:
-        """Add a node, or with `sign` -1 take back what was added."""
+    def add(self, state: str, total: Resource, sign: int = 1) -> None:
+        """Add a node, or with `sign` -1 take back what was added. `total`: what it uses while it is DECOMMISSIONING."""
         self.by_state[state] += sign
         if state in _IN_USE:
-            add(self._total, amounts_of(capacity), sign)
+            add(self._total, amounts_of(total), sign)
 
     @property
     def total(self) -> Resource:
@@ -85,8 +87,8 @@ def cluster_metrics(
     if apps is None:
         machines = context.recorder.machines.get("RMApp")
         apps = Counter(machines.entities() if machines is not None else {})
-    ended = {state: apps[state] for state in ("FINISHED", "FAILED", "KILLED")}
-    pending = sum(apps[state] for state in _PENDING)
+    ended = {state: apps[state] for state in ENDED_STATES}
+    pending = waiting_apps(apps)
     if root is None:
         with context.scheduler.locked() as policy:
             root = policy.queue_info("root")

@@ -9,6 +9,7 @@ virtual cores are in thousandths; progress and shares are 0 to 1. A sum of GPUs 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,17 +17,26 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import PreemptedContainers, ResourceUsage, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
-from statemachines.resourcemanager.machines.rmnode import RMNode
+from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.records.resource import NOTHING, Resource
 from statemachines.resourcemanager.records.submission import LaunchContext
+from statemachines.resourcemanager.reports.app_failures import FailureCause, failure_cause
 from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, PendingRequests
 
-APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
+WAITING_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+"""Of applications that wait to start."""
+ENDED_STATES = ("FINISHED", "FAILED", "KILLED")
+APPLICATION_STATES = (*WAITING_STATES, "RUNNING", *ENDED_STATES)
 """The states for clients, in order. An application that ends is reported in its previous state until its end is
 stored."""
+
+
+def waiting_apps(states: Mapping[str, int]) -> int:
+    """How many applications wait to start, of a count by state. Pages, REST and JMX all take the number from here."""
+    return sum(states.get(state, 0) for state in WAITING_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,10 @@ class ApplicationReport:
     """Without credentials and the like."""
     requests: tuple[PendingRequests, ...] = ()
     """`pending`, request by request."""
+    exit_status: int | None = None
+    """Of its last attempt's master container, as in that attempt's report."""
+    failure: FailureCause | None = None
+    """Why it is FAILED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +144,7 @@ class ApplicationAttemptReport:
     system_blacklist: tuple[str, ...]
     """Hosts that the resource manager avoids for the master, as masters have failed there, sorted."""
     node_http_address: str
-    """Of the master's node; empty: it has none, or the node has been forgotten."""
+    """Of the master's node; empty: it has none."""
 
 
 class ContainerReport(NamedTuple):
@@ -163,6 +177,8 @@ class NodeReport:
     state: str
     is_healthy: bool
     capacity: Resource
+    """What counts in totals: its own capacity or, while it is DECOMMISSIONING, `used`."""
+    own_capacity: Resource
     used: Resource
     containers: int
     """Allocated on this node."""
@@ -173,10 +189,19 @@ class NodeReport:
     health_report: str
     """Why it is not healthy; empty while it is."""
     version: str
-    """Of its node manager; empty: not told."""
+    """Of its node manager; empty: not reported."""
     reserved: Resource
     reserved_container: str | None
     """The container that holds the reservation."""
+    registered_capacity: Resource = NOTHING
+    """What the node registered with, even if an administrator has changed it since."""
+    registered_partition: str = ""
+    """Likewise."""
+
+
+def view_key(app: ApplicationReport) -> tuple[str, str, str | None]:
+    """Its user, queue and list VIEW_APP. The same users may view applications with the same key."""
+    return app.user, app.queue, None if app.launch is None else app.launch.acls.get("VIEW_APP")
 
 
 # -- building them ----------------------------------------------------------------------------------------------------
@@ -237,11 +262,12 @@ def application_report(context: RMContext, app: RMApp, live: LiveSums | None = N
         cluster_share=use.cluster_share,
         launch=submission.without_secrets().launch,
         requests=use.pending,
+        exit_status=attempt.exit_status if attempt is not None else None,
+        failure=failure_cause(attempt) if app.reported_state is RMAppState.FAILED else None,
     )
 
 
 def attempt_report(context: RMContext, attempt: RMAppAttempt) -> ApplicationAttemptReport:
-    node = context.nodes.get(attempt.master_node) or context.inactive_nodes.get(attempt.master_node)
     return ApplicationAttemptReport(
         attempt_id=attempt.entity,
         state=attempt.state.name,
@@ -258,7 +284,7 @@ def attempt_report(context: RMContext, attempt: RMAppAttempt) -> ApplicationAtte
         exit_status=attempt.exit_status,
         blacklist=tuple(sorted(context.scheduler.application_use(attempt.entity, ()).blacklist)),
         system_blacklist=tuple(sorted(attempt.blacklist)),
-        node_http_address=_http_address(node) if node is not None else "",
+        node_http_address=attempt.master_http_address,
     )
 
 
@@ -290,12 +316,13 @@ def node_report(context: RMContext, node: RMNode) -> NodeReport:
         node_id=node.entity,
         host=spec.host,
         rack=spec.rack,
-        http_address=_http_address(node),
+        http_address=node.http_address,
         partition=spec.partition,
         gpu_model=spec.gpu_model,
         state=node.state.name,
         is_healthy=node.health,
-        capacity=node.capacity,
+        capacity=use.used if node.state is RMNodeState.DECOMMISSIONING else node.capacity,
+        own_capacity=node.capacity,
         used=use.used,
         containers=use.containers,
         decommission_timeout_s=node.decommission_timeout_s,
@@ -304,11 +331,9 @@ def node_report(context: RMContext, node: RMNode) -> NodeReport:
         version=spec.version,
         reserved=use.reserved,
         reserved_container=use.reserved_container,
+        registered_capacity=node.registered.capacity,
+        registered_partition=node.registered.partition,
     )
-
-
-def _http_address(node: RMNode) -> str:
-    return f"{node.spec.host}:{node.spec.http_port}"
 
 
 def _usage(app: RMApp, live: LiveSums, now_ms: int) -> ResourceUsageReport:

@@ -22,8 +22,8 @@ class LiveSums:
     __slots__ = ("_sizes", "containers", "running")
 
     def __init__(self) -> None:
-        self.containers = 0
-        self.running = 0  # those that their nodes have reported to run
+        self.containers: int = 0
+        self.running: int = 0  # those that their nodes have reported to run
         self._sizes: dict[Resource, list[int]] = {}  # count, and the sum of the times at which they were created
 
     @classmethod

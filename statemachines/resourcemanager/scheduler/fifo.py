@@ -149,8 +149,8 @@ class FifoPolicy(SchedulingPolicy):
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         self._config = config  # its access control lists are the queues'
-        self._nodes = nodes
-        self.pending = self.asks = PendingAsks()
+        self.asks: PendingAsks = PendingAsks()
+        self.pending: PendingAsks = self.asks
         self.allocates_on_arrival = nodes.is_searched
         self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
         self._users: dict[str, User] = {}  # those with applications
@@ -162,13 +162,8 @@ class FifoPolicy(SchedulingPolicy):
 
     def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
         free: dict[str, int] = {}
-        nodes = self._nodes
         for partition in attempt.asked_partitions():
-            room = self._free.get(partition, {})
-            if nodes.has_draining:
-                room = dict(room)
-                add(room, nodes.draining_room(partition).items(), -1)
-            add(free, [item for item in room.items() if item[1] > 0])
+            add(free, [item for item in self._free.get(partition, {}).items() if item[1] > 0])
         return free
 
     def choose(

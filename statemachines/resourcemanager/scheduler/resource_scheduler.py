@@ -29,9 +29,11 @@ from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.records.submission import ApplicationSubmission
+from statemachines.resourcemanager.scheduler.capacity.queue_checks import check_scheduler_queues
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
@@ -41,7 +43,7 @@ from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks, S
 from statemachines.resourcemanager.scheduler.core.event_handlers import EventHandlers
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.placement import NodeLooks, why_reserved, why_unplaced
+from statemachines.resourcemanager.scheduler.core.placement import KnownCauses, NodeLooks, why_reserved, why_unplaced
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests, QueueInfo
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk, WaitReason
@@ -52,7 +54,7 @@ _EDIT_SCHEDULE: Final = SchedulerEventType.EDIT_SCHEDULE
 
 
 class HeartbeatAnswer(NamedTuple):
-    """What the scheduler tells a master in the answer to its heartbeat."""
+    """The scheduler's answer to a master's heartbeat."""
 
     allocated: list[RMContainer]
     """The containers allocated since the last answer, which made them ACQUIRED."""
@@ -62,7 +64,7 @@ class HeartbeatAnswer(NamedTuple):
     It is the sum over all nodes: not each of them may have room for a large container.
     """
     preempted: list[RMContainer]
-    """The attempt's live containers that are to be preempted, of which no answer has told yet."""
+    """The attempt's live containers that are to be preempted, and that no earlier answer has named."""
 
 
 class ResourceScheduler:
@@ -80,7 +82,7 @@ class ResourceScheduler:
         handlers = EventHandlers(context, nodes, self._books, policy, on_heartbeat=on_heartbeat)
         self._handlers = handlers.by_type  # never changes; called under _lock
         self._preemption = handlers.preemption  # guarded by _lock
-        self.is_settled = True
+        self.is_settled: bool = True
         """Whether a preemption round would do nothing, since the last one did nothing and nothing has happened since.
 
         Written under _lock, read without.
@@ -92,7 +94,7 @@ class ResourceScheduler:
         with self._lock:
             self._handlers[event.type._name_](event)
             is_round = event.type is _EDIT_SCHEDULE
-            self.is_settled = is_round and not self._preemption.is_under_way
+            self.is_settled = is_round and not self._preemption.has_selected
             self._assign_containers()
 
     @contextmanager
@@ -159,8 +161,8 @@ class ResourceScheduler:
             allocated = self.pull_newly_allocated(attempt_id) if attempt.new else []
             preempted: list[RMContainer] = []
             if attempt.preempted:
-                told, attempt.preempted = attempt.preempted, {}
-                preempted = [attempt.live[container_id] for container_id in told if container_id in attempt.live]
+                selected, attempt.preempted = attempt.preempted, {}
+                preempted = [attempt.live[container_id] for container_id in selected if container_id in attempt.live]
             return HeartbeatAnswer(allocated, resource_of(self._policy.headroom(attempt)), preempted)
 
     def request_resize(self, container_id: str, resource: Resource) -> bool:
@@ -240,6 +242,25 @@ class ResourceScheduler:
             self.is_settled = False
             self._assign_containers()
 
+    def change_queues(self, config: SchedulerConfig) -> None:
+        """Take the queues of another configuration, with the applications in them.
+
+        Nothing is preempted for it: a queue beyond a lower limit gets no more containers until it is within it.
+
+        Raises:
+            ConfigError: the queues don't form a valid tree. The message names the key.
+            InvalidRequestError: a queue with applications would be gone or get children, or there are no queues.
+        """
+        check_scheduler_queues(config)
+        with self._lock:
+            refusal = self._policy.why_not_configured(config)
+            if refusal is not None:
+                raise InvalidRequestError(refusal)
+            self._policy.configure(config, self._books.apps.values())
+            self._nodes.version += 1  # applications have other shares of their queues
+            self.is_settled = False
+            self._assign_containers()
+
     def update_priority(self, application: str, priority: int) -> None:
         """Change the priority of an application in the scheduler."""
         with self._lock:
@@ -297,8 +318,27 @@ class ResourceScheduler:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
                 return []
-            allocators = sorted(attempt.pending.values(), key=lambda each: (each.priority, each.first.arrival))
+            allocators = sorted(attempt.pending.values(), key=_in_service)
             return [self._waiting_ask(attempt, allocator, looks) for allocator in allocators]
+
+    def wait_cause(self, attempt_id: str, known: KnownCauses) -> WaitCause | None:
+        """Return why the first of the attempt's pending asks in order of service waits, or None if none is pending.
+
+        `known`: shared by the attempts of one answer, so a cause that many of them have is looked for once.
+        """
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            if attempt is None or not attempt.pending:
+                return None
+            allocator = min(attempt.pending.values(), key=_in_service)
+            if allocator.reservations:
+                return self._why_waiting(attempt, allocator.requirements, allocator, known.looks).cause
+            place = self._policy.place_of(attempt)
+            cause = known.get(place, allocator.requirements)
+            if cause is None:
+                cause = self._why_waiting(attempt, allocator.requirements, allocator, known.looks).cause
+                known.put(place, allocator.requirements, cause)
+            return cause
 
     def queues(self) -> list[QueueInfo]:
         """Return all queues, parents before children, and so the root first."""
@@ -405,6 +445,10 @@ class ResourceScheduler:
             # A user whose last ask was served is no longer active, and masters of the others may start.
             if not policy.activate_applications():
                 return
+
+
+def _in_service(allocator: AppPlacementAllocator) -> tuple[int, int]:
+    return allocator.priority, allocator.first.arrival
 
 
 def _pending(requirements: NodeRequirements, priority: int, count: int) -> PendingRequests:

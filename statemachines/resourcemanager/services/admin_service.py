@@ -9,6 +9,7 @@ method is called; each raises AccessDeniedError unless that is an administrator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final, Literal
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
@@ -16,30 +17,76 @@ from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSched
 from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.records.acls import Caller
-from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeNotFoundError
+from statemachines.resourcemanager.records.config import SchedulerConfig
+from statemachines.resourcemanager.records.errors import (
+    ChangeNotStoredError,
+    InvalidRequestError,
+    NodeNotFoundError,
+)
 from statemachines.resourcemanager.records.resource import MOST, Resource
+from statemachines.resourcemanager.records.stored_state import (
+    NodeCapacity,
+    NodeLabel,
+    Origin,
+    QueueChangeList,
+    RMState,
+)
+from statemachines.resourcemanager.reports.admin_changes import ChangeReports, NodeChangeReport
 from statemachines.resourcemanager.services.handler_calls import (
     HandlerThreadService,
     Stored,
     later,
-    on_handler_thread,
     once_stored,
 )
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
+from statemachines.resourcemanager.services.queue_changes import QueueChanges, QueueUpdate, Settings
 
 _LONGEST_LABEL = 255  # YARN's
+NodeSetting = Literal["capacity", "label"]
 
 
 class AdminService(HandlerThreadService):
-    """Decommissions, recommissions, resizes and labels nodes."""
+    """Decommissions, recommissions, resizes and labels nodes, and changes queues.
+
+    One rule for all: a change holds until the next one. It has priority over the configuration and over what the node
+    says. It holds when the node is lost, registers again or restarts, and when the resource manager restarts with a
+    state store. A method returns once its change is stored, and raises ChangeNotStoredError if it can't be.
+    """
 
     def __init__(self, context: RMContext, nodes_list_manager: NodesListManager) -> None:
         super().__init__(context)
         self._context = context
-        self._acls = context.acls  # immutable
+        self._acls = context.acls  # any thread
         self._nodes = nodes_list_manager
+        self._queues = QueueChanges(context.config.scheduler)  # handler thread
+        self._labelled: dict[str, Origin | None] = {}  # by node; handler thread, like the next
+        self._resized: dict[str, Origin | None] = {}
+        # Replaced on the handler thread, read by any:
+        self._reports = ChangeReports()
+        self._config = context.config.scheduler
 
-    @on_handler_thread
+    @property
+    def changes(self) -> ChangeReports:
+        """All changes that are in effect, and those of queues that were set aside. Thread-safe."""
+        return self._reports
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        """The scheduler's configuration with the changes of queues that are in effect. Thread-safe."""
+        return self._config
+
+    def restore(self, state: RMState) -> None:
+        """Take the stored changes, on the handler thread, before applications are recovered and nodes register."""
+        self._nodes.restore(state.host_lists)
+        self._context.node_labels.update((node, each.label) for node, each in state.node_labels.items())
+        self._context.node_capacities.update((node, each.capacity) for node, each in state.node_capacities.items())
+        self._labelled = {node: each.origin for node, each in state.node_labels.items()}
+        self._resized = {node: each.origin for node, each in state.node_capacities.items()}
+        if state.queue_changes.changes:
+            self._configure(self._queues.restore(state.queue_changes.changes))
+        self._report()
+
+    @once_stored
     def refresh_nodes(
         self,
         decommission: Iterable[str] = (),
@@ -49,7 +96,7 @@ class AdminService(HandlerThreadService):
         timeout_s: int | None = None,
         caller: Caller | None = None,
         timeout: float | None = None,
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Stored[None]]:
         """Decommission the nodes of these hosts, which may not register again before `recommission`.
 
         `graceful` waits until their applications have ended, at most `timeout_s` (None: as configured). `include`: only
@@ -59,37 +106,40 @@ class AdminService(HandlerThreadService):
             timeout_s = self._context.config.decommission_timeout_s
         leaving, included = tuple(decommission), None if include is None else tuple(include)
 
-        def refresh() -> None:
+        def refresh() -> Stored[None]:
             self._acls.check_administrator(caller, "refreshNodes")
+            origin = self._origin(caller)
             if included is not None:
-                self._nodes.include(included)
+                self._nodes.include(included, origin)
             if leaving:
-                self._nodes.exclude(leaving, graceful=graceful, timeout_s=timeout_s)
+                self._nodes.exclude(leaving, origin, graceful=graceful, timeout_s=timeout_s)
+            return self._store(RMStateStoreEventType.STORE_HOST_LISTS, "hosts", self._nodes.to_store())
 
         return refresh
 
-    refresh_nodes_later = later(refresh_nodes)
+    refresh_nodes_later: Final = later(refresh_nodes)
 
-    @on_handler_thread
+    @once_stored
     def recommission(
         self, hosts: Iterable[str], *, caller: Caller | None = None, timeout: float | None = None
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Stored[None]]:
         """Admit these hosts again: DECOMMISSIONING nodes stay in service, others must register."""
         returning = tuple(hosts)
 
-        def readmit() -> None:
+        def readmit() -> Stored[None]:
             self._acls.check_administrator(caller, "refreshNodes")
             self._nodes.readmit(returning)
+            return self._store(RMStateStoreEventType.STORE_HOST_LISTS, "hosts", self._nodes.to_store())
 
         return readmit
 
-    recommission_later = later(recommission)
+    recommission_later: Final = later(recommission)
 
-    @on_handler_thread
+    @once_stored
     def update_node_resource(
         self, node_id: str, capacity: Resource, *, caller: Caller | None = None, timeout: float | None = None
-    ) -> Callable[[], None]:
-        """Change a node's capacity. Its containers run on, even if they exceed it.
+    ) -> Callable[[], Stored[None]]:
+        """Change a node's capacity, whatever it registers with. Its containers run on, even if they exceed it.
 
         Raises:
             NodeNotFoundError: no such node is active.
@@ -98,22 +148,24 @@ class AdminService(HandlerThreadService):
         if not capacity.is_possible():
             raise InvalidRequestError(f"node {node_id} cannot have {capacity}: amounts must be 0 to {MOST}")
 
-        def update() -> None:
+        def update() -> Stored[None]:
             self._acls.check_administrator(caller, "updateNodeResource")
-            self._context.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, self._node(node_id).entity, capacity))
+            node = self._node(node_id)
+            origin = self._resized[node.entity] = self._origin(caller)
+            self._context.node_capacities[node.entity] = capacity
+            self._context.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, node.entity, capacity))
+            stored = NodeCapacity(capacity, origin)
+            return self._store(RMStateStoreEventType.STORE_NODE_CAPACITY, node.entity, stored)
 
         return update
 
-    update_node_resource_later = later(update_node_resource)
+    update_node_resource_later: Final = later(update_node_resource)
 
     @once_stored
     def replace_labels_on_node(
         self, node_id: str, partition: str, *, caller: Caller | None = None, timeout: float | None = None
     ) -> Callable[[], Stored[None]]:
-        """Move a node into a partition; empty: the default one. Returns once that is stored.
-
-        The label holds from now on, also when the node is lost, restarts or registers with another one, and when the
-        resource manager restarts with a state store, as YARN keeps it in its node label store.
+        """Move a node into a partition, whatever it registers with; empty: the default one.
 
         Raises:
             NodeNotFoundError: no such node is active.
@@ -128,21 +180,142 @@ class AdminService(HandlerThreadService):
         def move() -> Stored[None]:
             self._acls.check_administrator(caller, "replaceLabelsOnNode")
             node = self._node(node_id)
+            origin = self._labelled[node_id] = self._origin(caller)
             self._context.node_labels[node_id] = partition
-            node.take_spec(node.spec)
-            self._context.recorder.changed(node)
-            self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
-            stored = Stored(None)
-            self._context.post(
-                RMStateStoreEvent(
-                    RMStateStoreEventType.STORE_NODE_LABEL, node_id, partition, notify=False, on_stored=stored.confirm
-                )
-            )
-            return stored
+            self._label(node)
+            return self._store(RMStateStoreEventType.STORE_NODE_LABEL, node_id, NodeLabel(partition, origin))
 
         return move
 
-    replace_labels_on_node_later = later(replace_labels_on_node)
+    replace_labels_on_node_later: Final = later(replace_labels_on_node)
+
+    @once_stored
+    def give_up_node_change(
+        self, node_id: str, setting: NodeSetting, *, caller: Caller | None = None, timeout: float | None = None
+    ) -> Callable[[], Stored[None]]:
+        """Give a node back the capacity or the partition that it registered with.
+
+        Raises:
+            InvalidRequestError: no administrator has changed this setting of the node.
+        """
+        if setting not in ("capacity", "label"):
+            raise InvalidRequestError(f"{setting!r:.100} is not a change of a node; expected capacity or label")
+
+        def give_up() -> Stored[None]:
+            context, is_capacity = self._context, setting == "capacity"
+            self._acls.check_administrator(caller, "updateNodeResource" if is_capacity else "replaceLabelsOnNode")
+            changed: dict[str, Resource] | dict[str, str]
+            changed = context.node_capacities if is_capacity else context.node_labels
+            if node_id not in changed:
+                raise InvalidRequestError(f"node {node_id}: no administrator has changed its {setting}")
+            del changed[node_id]
+            (self._resized if is_capacity else self._labelled).pop(node_id, None)
+            node = context.nodes.get(node_id)
+            if is_capacity:
+                if node is not None:
+                    capacity = node.registered.capacity
+                    context.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, node_id, capacity))
+                return self._store(RMStateStoreEventType.REMOVE_NODE_CAPACITY, node_id, None)
+            if node is not None:
+                self._label(node)
+            return self._store(RMStateStoreEventType.REMOVE_NODE_LABEL, node_id, None)
+
+        return give_up
+
+    give_up_node_change_later: Final = later(give_up_node_change)
+
+    @once_stored
+    def update_queues(
+        self,
+        update: Settings | None = None,
+        *,
+        add: Settings | None = None,
+        remove: Iterable[str] = (),
+        caller: Caller | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[], Stored[None]]:
+        """Change, add and remove queues of the capacity scheduler, in this order, all or nothing.
+
+        `update`, `add`: by queue, the values of its keys as in the configuration, such as `{"root.etl": {"capacity":
+        60}}`. The value None gives up the change of a key. The shares of a partition have the keys
+        `accessible_node_labels.LABEL.capacity` and `.maximum_capacity`. The root has the scheduler's own keys.
+        `remove`: stopped queues without applications, with those below them.
+
+        Raises:
+            InvalidRequestError: a name or value is wrong, or the result is no valid tree of queues.
+        """
+        set_ = {name: dict(values) for name, values in (update or {}).items()}
+        added = {name: dict(values) for name, values in (add or {}).items()}
+        removed = tuple(remove)
+        return self._queue_change(caller, lambda: self._queues.update(set_, added, removed, self._origin(caller)))
+
+    update_queues_later: Final = later(update_queues)
+
+    @once_stored
+    def give_up_queue_changes(
+        self, queues: Iterable[str] | None = None, *, caller: Caller | None = None, timeout: float | None = None
+    ) -> Callable[[], Stored[None]]:
+        """Give up the changes of these queues, or with None of all queues: the configuration counts again.
+
+        Raises:
+            InvalidRequestError: a queue has no changes, or the result is no valid tree of queues.
+        """
+        names = None if queues is None else tuple(queues)
+        return self._queue_change(caller, lambda: self._queues.give_up(names))
+
+    give_up_queue_changes_later: Final = later(give_up_queue_changes)
+
+    def _queue_change(self, caller: Caller | None, check: Callable[[], QueueUpdate]) -> Callable[[], Stored[None]]:
+        def change() -> Stored[None]:
+            self._acls.check_administrator(caller, "updateSchedulerConfiguration")
+            checked = check()
+            self._configure(checked.config)
+            self._queues.take(checked)
+            stored = QueueChangeList(self._queues.to_store())
+            return self._store(RMStateStoreEventType.STORE_QUEUE_CHANGES, "queues", stored)
+
+        return change
+
+    def _configure(self, config: SchedulerConfig) -> None:
+        if config.kind == "capacity":  # otherwise no change is in effect
+            self._context.scheduler.change_queues(config)
+            self._acls.configure(config)
+            self._config = config
+
+    def _label(self, node: RMNode) -> None:
+        """Move the node into the partition of its label or, without a label, into the one that it registered with."""
+        node.take_spec(node.registered)
+        self._context.recorder.changed(node)
+        self._context.post(NodeLabelsUpdateSchedulerEvent(node.entity, node.spec.partition))
+
+    def _origin(self, caller: Caller | None) -> Origin:
+        return Origin(self._context.now_ms(), "" if caller is None else caller.user)
+
+    def _report(self) -> None:
+        """Publish what has been changed."""
+        context, hosts = self._context, self._nodes
+        nodes = [
+            NodeChangeReport(node, "capacity", context.node_capacities[node], by) for node, by in self._resized.items()
+        ]
+        nodes += [NodeChangeReport(node, "label", context.node_labels[node], by) for node, by in self._labelled.items()]
+        for host in hosts.excluded:
+            how = "gracefully" if host in hosts.drains else "at once"
+            nodes.append(NodeChangeReport(host, "decommissioned", how, hosts.origins.get(host)))
+        if hosts.included:
+            nodes.append(NodeChangeReport("", "included", tuple(sorted(hosts.included)), hosts.included_by))
+        self._reports = ChangeReports(self._queues.reports(), tuple(sorted(nodes, key=lambda each: each[:2])))
+
+    def _store(self, type: RMStateStoreEventType, entity: str, state: object) -> Stored[None]:
+        self._report()
+        stored = Stored(None)
+
+        def refuse(error: Exception) -> None:
+            stored.refuse(ChangeNotStoredError(entity, error))
+
+        self._context.post(
+            RMStateStoreEvent(type, entity, state, notify=False, on_stored=stored.confirm, on_failed=refuse)
+        )
+        return stored
 
     def _node(self, node_id: str) -> RMNode:
         node = self._context.nodes.get(node_id)

@@ -9,12 +9,12 @@ import logging
 from typing import Protocol
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmappattempt import LAUNCH_FAILED, RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import AMLauncherEvent, AMLauncherEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.services.virtual_time import Deadlines
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class NodeManagers(Protocol):
@@ -59,7 +59,7 @@ class ApplicationMasterLauncher:
             node_managers.start_container(container)
         except Exception as error:
             log.warning("%s: launch failed: %r", attempt_id, error)
-            failed = RMAppAttemptEvent(RMAppAttemptEventType.LAUNCH_FAILED, attempt_id, f"launch failed: {error}")
+            failed = RMAppAttemptEvent(RMAppAttemptEventType.LAUNCH_FAILED, attempt_id, f"{LAUNCH_FAILED}: {error}")
             self._context.post(failed)
         else:
             self._context.post(RMAppAttemptEvent(RMAppAttemptEventType.LAUNCHED, attempt_id))

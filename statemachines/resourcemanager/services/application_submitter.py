@@ -11,6 +11,7 @@ from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.records.errors import (
     AccessDeniedError,
+    ApplicationNotStoredError,
     ApplicationRejectedError,
     InvalidRequestError,
 )
@@ -97,6 +98,8 @@ class ApplicationSubmitter:
             )
         with self._context.scheduler.locked() as policy:
             refusal = policy.check_submission(submission)
+        if refusal is None and acls.path_of(queue) is None:  # the FIFO scheduler itself takes any name
+            refusal = f"queue {queue!r} does not exist"
         if refusal is not None:
             raise InvalidRequestError(f"{id} cannot be submitted: {refusal}")
 
@@ -110,7 +113,8 @@ class ApplicationSubmitter:
 
 
 def _rejection(app: RMApp) -> ApplicationRejectedError:
-    return ApplicationRejectedError(app.entity, "; ".join(app.diagnostics))
+    kind = ApplicationNotStoredError if app.is_refused_by_store else ApplicationRejectedError
+    return kind(app.entity, "; ".join(app.diagnostics))
 
 
 def _checked(submission: ApplicationSubmission, caller: Caller | None) -> ApplicationSubmission:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
 
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmappattempt import FAILED_BY_USER, RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
@@ -49,6 +50,9 @@ from statemachines.resourcemanager.services.handler_calls import (
 )
 from statemachines.resourcemanager.services.rm_app_manager import move_application, update_lifetime, update_priority
 
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.records.acls import QueueACLs
+
 SIGNALS = ("OUTPUT_THREAD_DUMP", "GRACEFUL_SHUTDOWN", "FORCEFUL_SHUTDOWN")
 """The signals for containers."""
 NODE_STATES = tuple(state.name for state in RMNodeState)
@@ -61,7 +65,7 @@ class ClientRMService(HandlerThreadService):
     def __init__(self, context: RMContext) -> None:
         super().__init__(context)
         self._context = context
-        self.acls = context.acls  # immutable; any thread
+        self.acls: QueueACLs = context.acls  # any thread
         self._submitter = ApplicationSubmitter(context)
 
     # -- submitting ---------------------------------------------------------------------------------------------------
@@ -71,7 +75,7 @@ class ClientRMService(HandlerThreadService):
         """A new application id. It is used up even if it is never submitted."""
         return self._submitter.new_id
 
-    get_new_application_later = later(get_new_application)
+    get_new_application_later: Final = later(get_new_application)
 
     def submit_application(
         self, submission: ApplicationSubmission, timeout: float | None = None, *, caller: Caller | None = None
@@ -107,12 +111,12 @@ class ClientRMService(HandlerThreadService):
     ) -> Callable[[], Stored[str]]:
         return self._submitter.submission(submission, caller)
 
-    _submit_application_later = later(_submit_application)
+    _submit_application_later: Final = later(_submit_application)
 
     def submit_application_later(
         self, submission: ApplicationSubmission, *, caller: Caller | None = None
     ) -> Future[str]:
-        """As `submit_application`, without waiting: a future of the id, completed once the application is stored.
+        """Submit an application without waiting: a future of the id, completed once the application is stored.
 
         All errors are in the future. One that is cancelled before the handler thread comes to it submits nothing.
         """
@@ -146,7 +150,7 @@ class ClientRMService(HandlerThreadService):
 
         return kill
 
-    force_kill_application_later = later(force_kill_application)
+    force_kill_application_later: Final = later(force_kill_application)
 
     @on_handler_thread
     def fail_application_attempt(
@@ -161,12 +165,12 @@ class ClientRMService(HandlerThreadService):
             app = self._attempt(attempt_id).app
             self._check_modify(app.entity, app.submission, caller)
             if app.state not in END_IS_STORED:
-                event = RMAppAttemptEvent(RMAppAttemptEventType.FAIL, attempt_id, "failed by its user")
+                event = RMAppAttemptEvent(RMAppAttemptEventType.FAIL, attempt_id, FAILED_BY_USER)
                 self._context.post(event)
 
         return fail
 
-    fail_application_attempt_later = later(fail_application_attempt)
+    fail_application_attempt_later: Final = later(fail_application_attempt)
 
     @once_stored
     def move_application_across_queues(
@@ -193,7 +197,7 @@ class ClientRMService(HandlerThreadService):
 
         return move
 
-    move_application_across_queues_later = later(move_application_across_queues)
+    move_application_across_queues_later: Final = later(move_application_across_queues)
 
     @once_stored
     def update_application_priority(
@@ -221,7 +225,7 @@ class ClientRMService(HandlerThreadService):
 
         return update
 
-    update_application_priority_later = later(update_application_priority)
+    update_application_priority_later: Final = later(update_application_priority)
 
     @once_stored
     def update_application_timeouts(
@@ -251,7 +255,7 @@ class ClientRMService(HandlerThreadService):
 
         return update
 
-    update_application_timeouts_later = later(update_application_timeouts)
+    update_application_timeouts_later: Final = later(update_application_timeouts)
 
     @on_handler_thread
     def signal_to_container(
@@ -276,7 +280,7 @@ class ClientRMService(HandlerThreadService):
 
         return post
 
-    signal_to_container_later = later(signal_to_container)
+    signal_to_container_later: Final = later(signal_to_container)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -287,7 +291,7 @@ class ClientRMService(HandlerThreadService):
         """Raises ApplicationNotFoundError."""
         return lambda: reports.application_report(self._context, self._app(app_id))
 
-    get_application_report_later = later(get_application_report)
+    get_application_report_later: Final = later(get_application_report)
 
     @on_handler_thread
     def get_applications(
@@ -334,7 +338,7 @@ class ClientRMService(HandlerThreadService):
 
         return report
 
-    get_applications_later = later(get_applications)
+    get_applications_later: Final = later(get_applications)
 
     @on_handler_thread
     def get_waiting(
@@ -344,7 +348,20 @@ class ClientRMService(HandlerThreadService):
         wanted = tuple(app_ids)
         return lambda: reports.waiting_reports(self._context, wanted)
 
-    get_waiting_later = later(get_waiting)
+    get_waiting_later: Final = later(get_waiting)
+
+    @on_handler_thread
+    def get_waits(
+        self, app_ids: Collection[str], *, timeout: float | None = None
+    ) -> Callable[[], list[reports.AppWait]]:
+        """Only the causes of `get_waiting`, for thousands of applications. Each costs a fraction of a report.
+
+        Applications that wait for nothing are left out.
+        """
+        wanted = tuple(app_ids)
+        return lambda: reports.app_waits(self._context, wanted)
+
+    get_waits_later: Final = later(get_waits)
 
     @on_handler_thread
     def get_application_attempts(
@@ -353,7 +370,7 @@ class ClientRMService(HandlerThreadService):
         """By number. Raises ApplicationNotFoundError."""
         return lambda: [reports.attempt_report(self._context, it) for it in self._app(app_id).attempts]
 
-    get_application_attempts_later = later(get_application_attempts)
+    get_application_attempts_later: Final = later(get_application_attempts)
 
     @on_handler_thread
     def get_application_attempt_report(
@@ -362,7 +379,7 @@ class ClientRMService(HandlerThreadService):
         """Raises ApplicationAttemptNotFoundError."""
         return lambda: reports.attempt_report(self._context, self._attempt(attempt_id))
 
-    get_application_attempt_report_later = later(get_application_attempt_report)
+    get_application_attempt_report_later: Final = later(get_application_attempt_report)
 
     @on_handler_thread
     def get_containers(
@@ -376,7 +393,7 @@ class ClientRMService(HandlerThreadService):
 
         return report
 
-    get_containers_later = later(get_containers)
+    get_containers_later: Final = later(get_containers)
 
     @on_handler_thread
     def get_container_report(
@@ -392,7 +409,7 @@ class ClientRMService(HandlerThreadService):
 
         return report
 
-    get_container_report_later = later(get_container_report)
+    get_container_report_later: Final = later(get_container_report)
 
     @on_handler_thread
     def get_cluster_nodes(
@@ -407,7 +424,7 @@ class ClientRMService(HandlerThreadService):
         check_names("node state", wanted, NODE_STATES)
         return lambda: reports.node_reports(self._context, wanted)
 
-    get_cluster_nodes_later = later(get_cluster_nodes)
+    get_cluster_nodes_later: Final = later(get_cluster_nodes)
 
     @on_handler_thread
     def get_queue_info(self, path: str = "root", *, timeout: float | None = None) -> Callable[[], QueueInfo]:
@@ -422,13 +439,13 @@ class ClientRMService(HandlerThreadService):
 
         return report
 
-    get_queue_info_later = later(get_queue_info)
+    get_queue_info_later: Final = later(get_queue_info)
 
     @on_handler_thread
     def get_cluster_metrics(self, *, timeout: float | None = None) -> Callable[[], reports.ClusterMetrics]:
         return lambda: reports.cluster_metrics(self._context)
 
-    get_cluster_metrics_later = later(get_cluster_metrics)
+    get_cluster_metrics_later: Final = later(get_cluster_metrics)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class HandlerThreadService(Service):
 
     def __init__(self, context: RMContext) -> None:
         super().__init__()
-        self.calls = HandlerCalls(context)
+        self.calls: HandlerCalls = HandlerCalls(context)
 
     def service_stop(self) -> None:
         """Fail the calls that still wait; stop the dispatcher first."""
@@ -100,7 +100,7 @@ class Stored(Generic[T]):
 
 
 def once_stored(method: Callable[Concatenate[S, P], Callable[[], Stored[R]]]) -> Callable[Concatenate[S, P], R]:
-    """As `on_handler_thread`, for a change: the answer comes once it is stored, but on the handler thread at once."""
+    """Run a change on the handler thread. Its answer comes once it is stored, but on the handler thread at once."""
     return on_handler_thread(cast("Callable[Concatenate[S, P], Callable[[], R]]", method))
 
 
@@ -149,7 +149,7 @@ class HandlerCalls:
     def __init__(self, context: RMContext) -> None:
         self._context = context  # never changes
         self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
-        self._waiting: set[_Call[Any]] = set()  # guarded by _lock; the thread that removes a call completes it
+        self._waiting: set[_HandlerCall[Any]] = set()  # guarded by _lock; the thread that removes a call completes it
         self._is_closed = False  # guarded by _lock; set once
 
     def call(self, function: Callable[[], T], name: str, timeout: float | None) -> T:
@@ -171,10 +171,10 @@ class HandlerCalls:
             ) from None
 
     def later(self, function: Callable[[], T], name: str, timeout: float | None) -> Future[T]:
-        """As `call`, without waiting; `timeout` counts until it begins."""
+        """A future of `function`, run on the handler thread; `timeout` counts until it begins."""
         if not self._context.on_handler_thread():
             return self._begin(function, name, timeout).future
-        call = _Call(self, function, name, None)
+        call = _HandlerCall(self, function, name, None)
         with self._lock:
             self._waiting.add(call)  # the state store may still have to confirm it
             is_closed = self._is_closed
@@ -193,8 +193,8 @@ class HandlerCalls:
             ending = "it may have been done nevertheless" if call.future.running() else "nothing was done"
             call.fail(RejectedExecutionError(f"{call.name}: the resource manager has stopped: {ending}"))
 
-    def _begin(self, function: Callable[[], T], name: str, timeout: float | None) -> _Call[T]:
-        call = _Call(self, function, name, None if timeout is None else time.monotonic() + timeout)
+    def _begin(self, function: Callable[[], T], name: str, timeout: float | None) -> _HandlerCall[T]:
+        call = _HandlerCall(self, function, name, None if timeout is None else time.monotonic() + timeout)
         with self._lock:
             is_closed = self._is_closed
             if not is_closed:
@@ -209,7 +209,7 @@ class HandlerCalls:
                 call.fail(error)
         return call
 
-    def start(self, call: _Call[Any]) -> bool:
+    def start(self, call: _HandlerCall[Any]) -> bool:
         """Whether to make the call: its caller still waits, and from now on can no longer cancel it. Handler thread."""
         with self._lock:
             # Under the lock: whoever removes a call sees whether it has begun.
@@ -220,7 +220,7 @@ class HandlerCalls:
                 self._waiting.remove(call)
             return has_begun
 
-    def remove(self, call: _Call[Any]) -> bool:
+    def remove(self, call: _HandlerCall[Any]) -> bool:
         """Whether the call was still waiting; it no longer is, and the caller of this completes it."""
         with self._lock:
             was_waiting = call in self._waiting
@@ -234,7 +234,7 @@ def fail_unless_cancelled(future: Future[Any], error: BaseException) -> None:
         future.set_exception(error)
 
 
-class _Call(Generic[T]):
+class _HandlerCall(Generic[T]):
     """One call, as the runnable of its mail."""
 
     def __init__(self, calls: HandlerCalls, function: Callable[[], T], name: str, deadline: float | None) -> None:

@@ -18,8 +18,9 @@ from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, 
 from statemachines.resourcemanager.machines.rmnode_table import FACTORY
 from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.stored_state import HostDrain, HostLists, Origin
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 UNTRACKED_KEPT_MS = 60_000
 """How long an untracked node is remembered; YARN's default."""
@@ -31,11 +32,11 @@ class DecommissioningNodesWatcher:
     def __init__(self, context: RMContext) -> None:
         self._context = context
         self._began_ms: dict[str, int] = {}
-        self.monitor = DeadlineMonitor("DecommissioningNodesWatcher", context.now_ms, self._expire)
+        self.monitor: DeadlineMonitor = DeadlineMonitor("DecommissioningNodesWatcher", context.now_ms, self._expire)
 
-    def watch(self, node_id: str, timeout_s: int | None) -> None:
-        """Begin to watch, or change the timeout, which counts from the first call. None: no timeout."""
-        began_ms = self._began_ms.setdefault(node_id, self._context.now_ms())
+    def watch(self, node_id: str, timeout_s: int | None, began_ms: int | None = None) -> None:
+        """Begin to watch, or change the timeout, which counts from `began_ms`, or the first call. None: no timeout."""
+        began_ms = self._began_ms.setdefault(node_id, self._context.now_ms() if began_ms is None else began_ms)
         if timeout_s is None:
             self.monitor.unregister(node_id)
         else:
@@ -69,8 +70,11 @@ class NodesListManager:
         self._context = context
         self.included: set[str] = set()
         self.excluded: set[str] = set()
+        self.drains: dict[str, HostDrain] = {}  # by excluded host, if it was excluded gracefully
+        self.origins: dict[str, Origin] = {}  # by excluded host: since when, and by whom
+        self.included_by: Origin | None = None  # of the included hosts, once they were changed
         self.unusable: set[str] = set()  # nodes
-        self.decommissioning_watcher = DecommissioningNodesWatcher(context)
+        self.decommissioning_watcher: DecommissioningNodesWatcher = DecommissioningNodesWatcher(context)
         self._untracked = DeadlineMonitor("UntrackedNodes", context.now_ms, self._forget)
         self._awaited = DeadlineMonitor("AwaitedNodes", context.now_ms, self._lose)  # hosts
 
@@ -111,14 +115,27 @@ class NodesListManager:
 
     # -- the lists ----------------------------------------------------------------------------------------------------
 
-    def exclude(self, hosts: Iterable[str], *, graceful: bool = False, timeout_s: int | None = None) -> None:
+    def exclude(
+        self,
+        hosts: Iterable[str],
+        origin: Origin | None = None,
+        *,
+        graceful: bool = False,
+        timeout_s: int | None = None,
+    ) -> None:
         """Exclude these hosts, and decommission their nodes.
 
         `graceful` waits until their applications have ended, at most `timeout_s` (None: no limit). For a
         DECOMMISSIONING node this changes the timeout.
         """
-        new = set(hosts)
+        new, now_ms = set(hosts), self._context.now_ms()
         self.excluded |= new
+        for host in new:
+            if origin is not None:
+                self.origins[host] = origin
+            before = self.drains.pop(host, None)
+            if graceful:
+                self.drains[host] = HostDrain(now_ms if before is None else before.began_ms, timeout_s)
         for node in list(self._context.nodes.values()):
             if node.spec.host in new:
                 self._decommission(node, graceful, timeout_s)
@@ -130,6 +147,9 @@ class NodesListManager:
         """Admit excluded hosts again: DECOMMISSIONING nodes stay in service, others may register."""
         readmitted = set(hosts)
         self.excluded -= readmitted
+        for host in readmitted:
+            self.drains.pop(host, None)
+            self.origins.pop(host, None)
         watcher = self.decommissioning_watcher
         for node in self._context.nodes.values():
             # A watched node is DECOMMISSIONING, or about to be.
@@ -142,22 +162,57 @@ class NodesListManager:
         self._await_included()
         self._review_inactive()
 
-    def include(self, hosts: Iterable[str]) -> None:
+    def include(self, hosts: Iterable[str], origin: Origin | None = None) -> None:
         """Admit these hosts only; with none, all that are not excluded."""
-        self.included = set(hosts)
+        self.included, self.included_by = set(hosts), origin
         for node in self._context.nodes.values():
             if self.is_untracked(node.spec.host):
                 self._post(node, RMNodeEventType.SHUTDOWN)
         self._await_included()
         self._review_inactive()
 
+    def to_store(self) -> HostLists:
+        """Return the lists as `restore` takes them."""
+        return HostLists(
+            tuple(sorted(self.included)),
+            tuple(sorted(self.excluded)),
+            dict(self.drains),
+            dict(self.origins),
+            self.included_by,
+        )
+
+    def restore(self, lists: HostLists) -> None:
+        """Take the lists that were stored, before any node registers."""
+        self.included, self.excluded, self.drains = set(lists.included), set(lists.excluded), dict(lists.drains)
+        self.origins, self.included_by = dict(lists.origins), lists.included_by
+        for host in lists.excluded:
+            self._add_placeholder(host, RMNodeEventType.DECOMMISSION)
+        self._await_included()
+
+    def unfinished_drain(self, node_id: str, host: str) -> HostDrain | None:
+        """The graceful decommissioning of a host that was interrupted by a restart; None: none, or it is over.
+
+        It goes on with each node's first registration, before its timeout.
+        """
+        drain = self.drains.get(host)
+        if drain is None or node_id in self._context.inactive_nodes:
+            return None
+        is_over = drain.timeout_s is not None and drain.began_ms + drain.timeout_s * 1000 <= self._context.now_ms()
+        return None if is_over else drain
+
+    def resume(self, node_id: str, drain: HostDrain) -> None:
+        """Go on to decommission a node that has just registered."""
+        self.decommissioning_watcher.watch(node_id, drain.timeout_s, drain.began_ms)
+        self._context.post(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, node_id, drain.timeout_s))
+
     def _decommission(self, node: RMNode, graceful: bool, timeout_s: int | None) -> None:
         if not graceful:
             self._post(node, RMNodeEventType.DECOMMISSION)
-        elif node.state is not RMNodeState.DECOMMISSIONING or node.decommission_timeout_s != timeout_s:
-            # At once: otherwise a heartbeat that comes before the event would be refused.
-            self.decommissioning_watcher.watch(node.entity, timeout_s)
-            self._context.post(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, node.entity, timeout_s))
+            return
+        # At once: otherwise a heartbeat that comes before the event would be refused.
+        self.decommissioning_watcher.watch(node.entity, timeout_s)
+        # Also if it is DECOMMISSIONING with this timeout: its RECOMMISSION may be queued.
+        self._context.post(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, node.entity, timeout_s))
 
     def _post(self, node: RMNode, type: RMNodeEventType) -> None:
         self._context.post(RMNodeEvent(type, node.entity))
@@ -206,13 +261,15 @@ class NodesListManager:
 
 
 _NEW: Final = RMNodeState.NEW
+_STARTED: Final = RMNodeEventType.STARTED
 
 
 class NodeEventDispatcher:
     """Dispatches each RMNodeEvent to the active node, else to the inactive one.
 
-    An inactive node takes few events, and a NEW one none that were meant for its predecessor. The others are dropped:
-    nothing is left to clean up there, and a node that registers again is sent its orders anew.
+    An inactive node takes few events. An active one that is NEW takes only its STARTED, which was posted when it was
+    made: whatever else comes before that was meant for its predecessor. The others are dropped: nothing is left to
+    clean up there, and a node that registers again is sent its orders again.
     """
 
     def __init__(self, context: RMContext) -> None:
@@ -221,25 +278,23 @@ class NodeEventDispatcher:
 
     def handle(self, event: RMNodeEvent[Any]) -> None:
         node = self._nodes.get(event.entity)
-        if node is None:
-            node = self._inactive.get(event.entity)
-        else:
+        if node is not None:
             machine = node.state_machine
-            if machine.current_state is not _NEW:
+            if machine.current_state is not _NEW or event.type is _STARTED:
                 try:  # Entity.handle inlined: each heartbeat passes here
                     machine.do_transition(event.type, event)
                 except InvalidStateTransitionError:
                     return
                 return
-        if node is not None and (node.state, event.type) in _TAKEN_OUT_OF_SERVICE:
-            node.handle(event)
         else:
-            log.debug("%r is dropped: its node is gone", event)
+            node = self._inactive.get(event.entity)
+            if node is not None and (node.state, event.type) in _TAKEN_OUT_OF_SERVICE:
+                node.handle(event)
+                return
+        log.debug("%r is dropped: its node is gone", event)
 
 
-_OUT_OF_SERVICE = frozenset(
-    {RMNodeState.NEW, RMNodeState.DECOMMISSIONED, RMNodeState.LOST, RMNodeState.REBOOTED, RMNodeState.SHUTDOWN}
-)
+_OUT_OF_SERVICE = frozenset({RMNodeState.DECOMMISSIONED, RMNodeState.LOST, RMNodeState.REBOOTED, RMNodeState.SHUTDOWN})
 _TAKEN_OUT_OF_SERVICE = frozenset(
     (row.from_state, row.event) for row in FACTORY.transitions() if row.from_state in _OUT_OF_SERVICE
 )

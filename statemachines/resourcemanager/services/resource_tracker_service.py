@@ -81,9 +81,12 @@ class ResourceTrackerService(Service):
         """
         context, id_ = self._context, node_id(spec.host, spec.port)
         known = context.nodes.get(id_)
+        reports, apps, drain = tuple(containers), tuple(running_apps), None
         if not (self._nodes_list.is_valid_node(spec.host) if known is None else self._nodes_list.may_go_on(known)):
-            raise NodeRefusedError(spec.host)
-        reports, apps = tuple(containers), tuple(running_apps)
+            # As one that reconnects, a draining node without applications has nothing to wait for.
+            drain = self._nodes_list.unfinished_drain(id_, spec.host) if known is None and apps else None
+            if drain is None:
+                raise NodeRefusedError(spec.host)
         context.nm_liveliness_monitor.register(id_)
         if known is not None:
             known.response_id, known.last_response = 0, None
@@ -94,6 +97,8 @@ class ResourceTrackerService(Service):
         context.post(
             RMNodeStartedEvent(id_, reports, apps, healthy, payload=node.payload(), health_report=health_report)
         )
+        if drain is not None:
+            self._nodes_list.resume(id_, drain)
         return id_
 
     def heartbeat(

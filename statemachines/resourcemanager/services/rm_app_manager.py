@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from dispatcher.util.figures import counted
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import EXIT_KILLED_BY_RESOURCEMANAGER, ContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppRecoverEvent
@@ -30,7 +31,7 @@ from statemachines.resourcemanager.records.stored_state import (
 )
 from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _MOVABLE = frozenset({RMAppState.SUBMITTED, RMAppState.ACCEPTED, RMAppState.RUNNING})
 
@@ -51,13 +52,16 @@ class RMAppManager:
 
     def handle(self, event: RMAppManagerEvent) -> None:
         if event.type is RMAppManagerEventType.APP_COMPLETED:
+            if self._context.apps[event.entity].is_refused_by_store:
+                self._forget(event.entity, is_stored=False)  # its client may submit it again
+                return
             self._completed.append(event.entity)
             while len(self._completed) > self._context.config.max_completed_applications:
                 self._forget(self._completed.popleft())
         else:
             self._move(event.entity, event.queue)
 
-    def _forget(self, app_id: str) -> None:
+    def _forget(self, app_id: str, *, is_stored: bool = True) -> None:
         context = self._context
         app = context.apps.pop(app_id)
         context.recorder.forgotten(app.machine, app.state, app.entity)
@@ -69,7 +73,8 @@ class RMAppManager:
         # Break the reference cycles: otherwise only the garbage collector frees these objects.
         app.attempts.clear()
         app.state_machine.release()
-        context.post(RMStateStoreEvent(RMStateStoreEventType.REMOVE_APP, app_id, attempt_ids, notify=False))
+        if is_stored:
+            context.post(RMStateStoreEvent(RMStateStoreEventType.REMOVE_APP, app_id, attempt_ids, notify=False))
 
     def _move(self, app_id: str, queue: str) -> None:
         """Move one of the applications of a queue; no client waits for the outcome."""
@@ -150,7 +155,7 @@ def _replace(app: RMApp, submission: ApplicationSubmission, on_stored: OnStored)
 
 
 def recover(context: RMContext, state: RMState) -> None:
-    """Recreate every stored application in its stored state, in the order of submission, and the labels of nodes.
+    """Recreate every stored application in its stored state, in the order of submission.
 
     On return the scheduler has those that have not ended, so nodes and masters may register.
 
@@ -158,7 +163,6 @@ def recover(context: RMContext, state: RMState) -> None:
     masters resume once they have registered again. Without it, live attempts fail without being counted, their
     applications start new ones, and containers that still run are cleaned up as unknown.
     """
-    context.node_labels.update(state.node_labels)
     for app_id, recovered in state.applications.items():
         # The clock may have been set back: with the same timestamp, two resource managers would allocate the same ids.
         context.cluster_timestamp = max(context.cluster_timestamp, cluster_timestamp_of(app_id) + 1)
@@ -170,7 +174,7 @@ def recover(context: RMContext, state: RMState) -> None:
             _give_up_live_attempt(context, recovered)
     if state.applications:
         live = sum(recovered.data.state is None for recovered in state.applications.values())
-        log.info("recovered %d applications, %d of them live", len(state.applications), live)
+        log.info("recovered %s, %d live", counted(len(state.applications), "application"), live)
 
 
 def _give_up_live_attempt(context: RMContext, recovered: RecoveredApplication) -> None:

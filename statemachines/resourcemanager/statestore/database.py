@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,11 +17,18 @@ from typing import Final
 from pydantic import ValidationError
 
 from dispatcher.util.files import Permissions, check_file, explain, open_file
+from dispatcher.util.sqlite import Fault, connect, read_pragma, transaction, use_wal
 from dispatcher.util.terminal import printable
 from statemachines.resourcemanager.records.ids import application_of
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
     ApplicationStateData,
+    HostLists,
+    NodeCapacity,
+    NodeLabel,
+    Origin,
+    QueueChangeList,
     R,
     RecoveredApplication,
     RMState,
@@ -28,7 +36,7 @@ from statemachines.resourcemanager.records.stored_state import (
 )
 from statemachines.resourcemanager.statestore.store import StateStoreError, StateStoreVersionError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # Step n migrates a file from version n to n + 1; a new file has version 0.
 _STEPS: Final = (
@@ -45,10 +53,27 @@ _STEPS: Final = (
     ),
     # Since version 2, submissions have a launch context. Programs before would call such a record damaged.
     ("CREATE TABLE node_labels (node_id TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID",),
+    (
+        "CREATE TABLE node_capacities (node_id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE host_lists (number INTEGER PRIMARY KEY CHECK (number = 0), record TEXT NOT NULL)",
+    ),
+    (
+        "ALTER TABLE node_labels ADD COLUMN origin TEXT",
+        "ALTER TABLE node_capacities ADD COLUMN origin TEXT",
+        "CREATE TABLE queue_changes (number INTEGER PRIMARY KEY CHECK (number = 0), record TEXT NOT NULL)",
+    ),
 )
 VERSION: Final = len(_STEPS)
 _TABLES: Final = frozenset(("meta", "applications", "attempts"))  # of every version
 _SINCE_LABELS: Final = 2
+_SINCE_CAPACITIES: Final = 3
+_SINCE_QUEUES: Final = 4
+_LATER_TABLES: Final = (  # the version that brought each
+    (_SINCE_LABELS, "node_labels"),
+    (_SINCE_CAPACITIES, "node_capacities"),
+    (_SINCE_CAPACITIES, "host_lists"),
+    (_SINCE_QUEUES, "queue_changes"),
+)
 _MOST_RESTARTS: Final = 2**31
 _SMALLEST: Final = 512
 """Bytes of the smallest SQLite database but an empty file, which is a new one."""
@@ -72,13 +97,15 @@ class StateDatabase:
     """
 
     def __init__(self, path: Path, permissions: Permissions = Permissions.private) -> None:
-        """`permissions`: of a new file; SQLite gives its files beside it the same."""
+        """`permissions`: of a new file; SQLite gives the files next to it the same."""
         self.path = path
         self._loaded: RMState | None = None  # what was read while it was opened, until the first write
         has_log = self._prepare(permissions)
         with self._explaining():
             # No timeout: a process that holds the lock holds it until it ends.
-            self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+            # No cached statements: without a GIL, the thread that made one may drop it after `close`, and SQLite keeps
+            # the lock until then.
+            self._connection = connect(path, busy_timeout_s=0, cached_statements=0)
         try:
             with self._explaining():
                 self._open()
@@ -110,6 +137,14 @@ class StateDatabase:
                 errors[index] = error
         return errors
 
+    def check(self, size: int) -> None:
+        """Raise OSError or sqlite3.Error unless there is room for `size` more bytes and a commit succeeds."""
+        with tempfile.TemporaryFile(dir=self.path.parent) as file:
+            file.write(os.urandom(size))  # random: a file system may keep zeros in no room
+            file.flush()
+            os.fsync(file.fileno())
+        self._commit((("UPDATE meta SET epoch = epoch", {}),))
+
     def load(self) -> RMState:
         loaded, self._loaded = self._loaded, None
         if loaded is None:
@@ -126,23 +161,23 @@ class StateDatabase:
     def _prepare(self, permissions: Permissions) -> bool:
         """Refuse what SQLite would wait for, or repair by removing it; make a missing file with its permissions.
 
-        Returns whether a write-ahead log lies beside the file, as after a crash.
+        Returns whether a write-ahead log lies next to the file, as after a crash.
         """
         try:
-            beside = [self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
-            for file in (self.path, *beside):
+            others = [self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
+            for file in (self.path, *others):
                 check_file(file)
             if not self.path.exists():
                 with contextlib.suppress(OSError):  # SQLite says why
                     os.close(open_file(self.path, os.O_CREAT | os.O_RDWR, permissions.file_mode))
             elif self.path.is_file() and self.path.stat().st_size < _SMALLEST:
-                # SQLite takes it for a new database, and removes the log beside it.
-                left = next((file.name for file in beside if file.exists() and _has_data(file)), None)
+                # SQLite takes it for a new database, and removes the log next to it.
+                left = next((file.name for file in others if file.exists() and _has_data(file)), None)
                 if left is not None:
-                    raise self._damaged(f"it is empty, but {left} beside it is not")
+                    raise self._damaged(f"it is empty, but {left} next to it is not")
                 if size := self.path.stat().st_size:
                     raise self._damaged(f"it is cut off: {size} bytes")
-            return beside[0].exists()
+            return others[0].exists()
         except OSError as error:
             raise StateStoreError(self.path, f"cannot be used: {explain(error, self.path.parent)}") from error
 
@@ -155,13 +190,8 @@ class StateDatabase:
         finally:
             if self._connection.in_transaction:
                 execute("ROLLBACK")  # a commit without writes would mend the header of a damaged file
-        for pragma in (
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "fullfsync = ON",  # where a plain fsync does not reach the disk (macOS)
-            "foreign_keys = ON",
-        ):
-            execute(f"PRAGMA {pragma}")
+        use_wal(self._connection, "FULL")
+        execute("PRAGMA foreign_keys = ON")
         if version < VERSION:
             statements = [statement for step in _STEPS[version:] for statement in step]
             statements.append(f"UPDATE meta SET version = {VERSION}")
@@ -185,18 +215,19 @@ class StateDatabase:
             raise self._damaged(f"its version is {_shown(version)}")
         if version > VERSION:
             raise StateStoreVersionError(self.path, version, VERSION)
-        if version >= _SINCE_LABELS and "node_labels" not in tables:
-            raise self._damaged("its table node_labels is missing")
+        for since, table in _LATER_TABLES:
+            if version >= since and table not in tables:
+                raise self._damaged(f"its table {table} is missing")
         if type(epoch) is not int or not 0 <= epoch < _MOST_RESTARTS:
             raise self._damaged(f"its epoch, the number of starts, is {_shown(epoch)}")
         # Without this, a damaged page may hide rows, and later writes go to the wrong ones.
-        [(found,)] = execute("PRAGMA integrity_check(1)").fetchall()
+        found = read_pragma(self._connection, "integrity_check(1)")
         if found != "ok":
             raise self._damaged(_line(found))
-        self._loaded = self._read(has_labels=version >= _SINCE_LABELS)
+        self._loaded = self._read(version)
         return version
 
-    def _read(self, *, has_labels: bool = True) -> RMState:
+    def _read(self, version: int = VERSION) -> RMState:
         state = RMState()
         applications = state.applications
         for app_id, text in self._connection.execute(
@@ -214,25 +245,37 @@ class StateDatabase:
                 problem = "is of another" if app_id in applications else "is not stored"
                 raise self._damaged(f"{_shown(attempt_id)} has the application {_shown(app_id)}, which {problem}")
             applications[app_id].attempts[attempt_id] = attempt
-        if has_labels:
-            for node_id, label in self._connection.execute("SELECT node_id, label FROM node_labels"):
+        self._read_changes(state, version)
+        return state
+
+    def _read_changes(self, state: RMState, version: int) -> None:
+        """What administrators changed."""
+        execute, origin = self._connection.execute, "origin" if version >= _SINCE_QUEUES else "NULL"
+        if version >= _SINCE_LABELS:
+            for node_id, label, by in execute(f"SELECT node_id, label, {origin} FROM node_labels"):
                 if type(node_id) is not str or type(label) is not str:
                     raise self._damaged(f"the label of node {_shown(node_id)} is {_shown(label)}, not a text")
-                state.node_labels[node_id] = label
-        return state
+                state.node_labels[node_id] = NodeLabel(label, self._origin(node_id, by))
+        if version >= _SINCE_CAPACITIES:
+            for node_id, text, by in execute(f"SELECT node_id, record, {origin} FROM node_capacities"):
+                capacity = self._decode(node_id, text, Resource)
+                if not capacity.is_possible():
+                    raise self._damaged(f"no node can have the capacity of {_shown(node_id)}, {_line(str(capacity))}")
+                state.node_capacities[node_id] = NodeCapacity(capacity, self._origin(node_id, by))
+            for (text,) in execute("SELECT record FROM host_lists"):
+                state.host_lists = self._decode("host_lists", text, HostLists)
+        if version >= _SINCE_QUEUES:
+            for (text,) in execute("SELECT record FROM queue_changes"):
+                state.queue_changes = self._decode("queue_changes", text, QueueChangeList)
+
+    def _origin(self, node_id: str, text: str | None) -> Origin | None:
+        return None if text is None else self._decode(node_id, text, Origin)
 
     def _commit(self, writes: Sequence[Write]) -> None:
         """Make all writes durable, or none."""
-        execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection):
             for statement, parameters in writes:
-                execute(statement, parameters)
-            execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:  # some errors, such as a full disk, roll back by themselves
-                execute("ROLLBACK")
-            raise
+                self._connection.execute(statement, parameters)
 
     def _decode(self, id: str, text: str, record: type[R]) -> R:
         if type(id) is not str or type(text) is not str:
@@ -267,20 +310,20 @@ class StateDatabase:
             raise self._damaged(f"a text in it is not UTF-8, at its byte {error.start}") from error
 
     def _explain(self, error: sqlite3.Error) -> str:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary result code
-        if code == sqlite3.SQLITE_BUSY:
-            return (
-                "in use: another resource manager or tool has it open. "
-                "Close that, or give state_store.path another file."
-            )
-        if code == sqlite3.SQLITE_NOTADB:
-            return "not an SQLite database. Give state_store.path another file."
-        if code == sqlite3.SQLITE_CORRUPT:
-            return f"damaged: {_line(str(error))}. {_RESTORE}"
-        if code == sqlite3.SQLITE_CANTOPEN and self.path.is_dir():
-            return "a folder, where a file is expected"
-        if code == sqlite3.SQLITE_CANTOPEN and not self.path.parent.is_dir():
-            return "cannot be created: its folder does not exist"
+        match Fault.of(error):
+            case Fault.LOCKED:
+                return (
+                    "in use: another resource manager or tool has it open. "
+                    "Close that, or give state_store.path another file."
+                )
+            case Fault.NO_DATABASE:
+                return "not an SQLite database. Give state_store.path another file."
+            case Fault.DAMAGED:
+                return f"damaged: {_line(str(error))}. {_RESTORE}"
+            case Fault.NOT_OPENED if self.path.is_dir():
+                return "a folder, where a file is expected"
+            case Fault.NOT_OPENED if not self.path.parent.is_dir():
+                return "cannot be created: its folder does not exist"
         if "Could not decode to UTF-8" in str(error):
             return f"damaged: a text in it is not UTF-8. {_RESTORE}"
         return f"cannot be used: {_line(str(error))}"
@@ -292,7 +335,7 @@ def _line(text: str) -> str:
 
 
 def _has_data(file: Path) -> bool:
-    """Whether a file beside an empty database may hold some of its data.
+    """Whether a file next to an empty database may hold some of its data.
 
     A process that is killed while it creates the database leaves a rollback journal: it says that the database had 0
     pages before, in the 4 bytes from 16 on, or nothing yet.

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager.events.records import RMEvent
@@ -21,9 +23,16 @@ from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventTyp
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from statemachines.resourcemanager.records.ids import application_of
-from statemachines.resourcemanager.records.stored_state import RecoveredApplication, RMState
+from statemachines.resourcemanager.records.stored_state import (
+    HostLists,
+    NodeCapacity,
+    NodeLabel,
+    QueueChangeList,
+    RecoveredApplication,
+    RMState,
+)
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 # By name of the write; others are not answered by an event.
 _ANSWERS: dict[str, Callable[[str], RMEvent]] = {
@@ -68,7 +77,7 @@ class StoreContext(Protocol):
 
 
 class RMStateStore(ABC):
-    """Keeps the last record of each application and attempt, the labels of nodes, and the epoch.
+    """Keeps the last record of each application and attempt, what administrators changed, and the epoch.
 
     Call `attach`, then `get_and_increment_epoch` and `load_state`, all before the first write, and `handle` from then
     on.
@@ -77,11 +86,43 @@ class RMStateStore(ABC):
     def __init__(self) -> None:
         self._context: StoreContext | None = None  # set before the first write; then read only
         self._store_state = RMStateStoreState.ACTIVE  # never goes back
+        self._failures = 0  # written by the thread that writes
 
     @property
     def store_state(self) -> RMStateStoreState:
         """The store's state, as a snapshot. Thread-safe."""
         return self._store_state
+
+    @property
+    def failures(self) -> int:
+        """How many writes have failed. Thread-safe."""
+        return self._failures
+
+    def is_failing(self) -> bool:
+        """Whether writes fail at present, for example because the disk is full. Thread-safe."""
+        return False
+
+    def slow_s(self) -> float | None:
+        """How long a commit takes, or has just taken, if that is too long. Thread-safe."""
+        return None
+
+    def collect(self, dispatcher: str) -> Iterable[Metric]:
+        """Return the store's metrics, with the label `dispatcher`. Thread-safe."""
+        counter = CounterMetricFamily(
+            "resourcemanager_store_failures", "Writes that the state store could not keep.", labels=["dispatcher"]
+        )
+        counter.add_metric([dispatcher], self._failures)
+        gauge = GaugeMetricFamily(
+            "resourcemanager_store_failing", "1 while the state store can't be written.", labels=["dispatcher"]
+        )
+        gauge.add_metric([dispatcher], self.is_failing())
+        slow = GaugeMetricFamily(
+            "resourcemanager_store_slow",
+            "1 while a commit of the state store takes, or has just taken, longer than state_store.slow_after_s.",
+            labels=["dispatcher"],
+        )
+        slow.add_metric([dispatcher], self.slow_s() is not None)
+        return counter, gauge, slow
 
     def attach(self, context: StoreContext) -> None:
         """Send answers to this resource manager from now on."""
@@ -113,8 +154,12 @@ class RMStateStore(ABC):
             self._post(answer(event.entity))
 
     def _fail(self, event: RMStateStoreEvent, error: Exception) -> None:
-        """A write failed: refuse a new application; stop the resource manager for any other write."""
+        """A write failed: refuse a new application, tell who waits, or stop the resource manager."""
+        self._failures += 1
         log.error("%r could not be stored: %s", event, error)
+        if event.on_failed is not None:
+            self._execute(partial(event.on_failed, error))
+            return
         if event.type._name_ == "STORE_APP":
             problem = f"{event.entity} could not be stored: {error}"
             self._post(RMAppEvent(RMAppEventType.APP_SAVE_FAILED, event.entity, problem))
@@ -141,7 +186,10 @@ class MemoryRMStateStore(RMStateStore):
     def __init__(self) -> None:
         super().__init__()
         self._applications: dict[str, RecoveredApplication] = {}
-        self._node_labels: dict[str, str] = {}
+        self._node_labels: dict[str, NodeLabel] = {}
+        self._node_capacities: dict[str, NodeCapacity] = {}
+        self._host_lists = HostLists()
+        self._queue_changes = QueueChangeList()
         self._epoch = 0
 
     def handle(self, event: RMStateStoreEvent) -> None:
@@ -160,6 +208,16 @@ class MemoryRMStateStore(RMStateStore):
             applications.pop(entity, None)
         elif kind == "STORE_NODE_LABEL":
             self._node_labels[entity] = event.state
+        elif kind == "REMOVE_NODE_LABEL":
+            self._node_labels.pop(entity, None)
+        elif kind == "STORE_NODE_CAPACITY":
+            self._node_capacities[entity] = event.state
+        elif kind == "REMOVE_NODE_CAPACITY":
+            self._node_capacities.pop(entity, None)
+        elif kind == "STORE_HOST_LISTS":
+            self._host_lists = event.state
+        elif kind == "STORE_QUEUE_CHANGES":
+            self._queue_changes = event.state
         else:
             application = applications.get(application_of(entity))
             if application is not None:
@@ -173,6 +231,9 @@ class MemoryRMStateStore(RMStateStore):
                 for app_id, application in self._applications.items()
             },
             dict(self._node_labels),
+            dict(self._node_capacities),
+            self._host_lists,
+            self._queue_changes,
         )
 
     def get_and_increment_epoch(self) -> int:

@@ -6,43 +6,41 @@ Threads: the loop's thread runs all of it. Nothing here waits for a handler thre
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatcher.metrics.page import render_page
-from dispatcher.ops.app import app_of
+from dispatcher.ops.app import API, app_of
 from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.probes import probe_routes
 from dispatcher.ops.shared import Ops
-from dispatcher.supervision.health import HealthAnswer, health
-from dispatcher.web.endpoints import guarded, json_answer, router_error, zipped
+from dispatcher.pages.site import takes_form
+from dispatcher.supervision.health import HealthAnswer, HealthReason, health
+from dispatcher.util.functions import require_methods
+from dispatcher.web.endpoints import router_error
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.security import describe_write
-from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.read.model import ReadModel
+from statemachines.resourcemanager.read.series import ClusterSeries
 from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web import jmx, pages, rest
 from statemachines.resourcemanager.web.shared import RMWeb
 from statemachines.resourcemanager.web.users import UserCookies
+from statemachines.resourcemanager.web.visibility import may_see
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
     from statemachines.resourcemanager.resource_manager import ResourceManager
 
 OPS: Final = "/ops"
 AGE_HEADER: Final = b"x-state-age-ms"
-_PAGE_ZIP_LEVEL: Final = 9
 _READ_ONLY: Final = "nothing can be changed through this address: it is for reading only (web.read_only)"
 
 
@@ -59,33 +57,32 @@ def resource_manager_app(
 
     Your server must run the app's lifespan. Otherwise the first request begins to follow the resource manager, and
     nothing ends it. Without a WebHost, no request has a `Principal`, and so none may change anything.
-
-    Raises:
-        ConfigError: the file with the secret of users' cookies is invalid.
     """
+    require_methods(manager, "manager", "a ResourceManager", "is_ending")
     settings, web = manager.settings, web or manager.settings.web
     model = ReadModel(manager, web.refresh_ms)
+    manager.show_metrics("series", ClusterSeries(manager, model))
     rm = RMWeb(model, manager.clients, manager.admin, web, manager.name)
     ops = ops or settings.ops
-    routes: list[BaseRoute] = [
-        *rest.routes(rm),
-        *pages.routes(rm, settings.model_dump(mode="json"), has_ops=ops.enabled),
-    ]
-    routes.append(jmx.route(rm))
-    routes.append(Route("/metrics", guarded(_metrics(manager.registry, rm.workers)), methods=["GET"]))
-    routes += [Route(path, _probe(answer), methods=["GET"]) for path, answer in _PROBES.items()]
-    parts: Ops | None = None
+    parts = Ops(ops, manager.name, asyncio.Event(), partial(may_see, rm))
+    of_pages = pages.routes(rm, parts, OPS + API)
+    routes: list[BaseRoute] = [*rest.routes(rm), *of_pages, jmx.route(rm)]
+    ready = partial(_ready, model, HealthReason("starting", service=f"{manager.name}-door"))
+    routes += probe_routes(manager.registry, rm.workers, ready)
     if ops.enabled:
-        parts = Ops(ops, manager.name, asyncio.Event())
         routes.append(Mount(OPS, app_of(parts)))
+    else:
+        parts.close()  # nobody asks for samples
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         rm.model.follow()
         rm.past.follow()
+        rm.wait_groups.follow()
         try:
             yield
         finally:
+            await rm.wait_groups.close()
             await rm.past.close()
             await rm.model.close()
 
@@ -99,7 +96,7 @@ def resource_manager_app(
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    app.state.rm, app.state.ops = rm, parts
+    app.state.rm, app.state.ops, app.state.takes_form = rm, parts, takes_form(of_pages)
     return app
 
 
@@ -139,34 +136,6 @@ class _Frame:
         await self._app(scope, receive, send_with_age)
 
 
-_PROBES: Final[Mapping[str, Callable[[], HealthAnswer]]] = {
-    "/livez": health.live,
-    "/readyz": partial(health.ready, waits_for_checks=False),
-    "/healthz": partial(health.ready, waits_for_checks=False),
-}
-
-
-def _probe(answer: Callable[[], HealthAnswer]) -> Callable[[Request], Awaitable[Response]]:
-    """As on the port of metrics, which a daemon may do without."""
-
-    async def probe(request: Request) -> Response:
-        found = answer()
-        return json_answer(found.to_json().encode(), 200 if found.is_ok else 503)
-
-    return probe
-
-
-def _metrics(registry: CollectorRegistry, workers: Workers) -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint of /metrics. A page of many series takes long, so it is rendered on a thread."""
-
-    async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        names = request.query_params.getlist("name[]") or None
-
-        def render() -> Response:
-            page = Response(render_page(registry, encode, names), headers={"Content-Type": content_type})
-            return zipped(request, page, _PAGE_ZIP_LEVEL)
-
-        return await workers.run(render)
-
-    return metrics
+def _ready(model: ReadModel, unpublished: HealthReason) -> HealthAnswer:
+    """The readiness of the process, which also waits until REST and pages have something to show."""
+    return health.ready(waits_for_checks=False, also=() if model.number else (unpublished,))

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.probes import PROBES
 from dispatcher.service import CompositeService
+from dispatcher.util.functions import require_methods
 from dispatcher.web.host import WebHost
 from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web.app import resource_manager_app
-from statemachines.resourcemanager.web.pages import style_sheet, takes_form
 from statemachines.resourcemanager.web.rest import error_body
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from statemachines.resourcemanager.resource_manager import ResourceManager
 
 
@@ -32,13 +35,22 @@ class RMDoor(CompositeService):
     is_door: Final = True
 
     def __init__(self, manager: ResourceManager, web: RMWebConfig | None = None, ops: OpsConfig | None = None) -> None:
+        require_methods(manager, "manager", "a ResourceManager", "is_ending")
         super().__init__(f"{manager.name}-door")
         web = web or manager.settings.web
-        self.app = resource_manager_app(manager, web, ops)
-        self.host = WebHost(
-            self.app, web, name=manager.name, error_body=error_body, takes_form=takes_form, style_sheet=style_sheet()
+        self.app: Starlette = resource_manager_app(manager, web, ops)
+        self.host: WebHost = WebHost(
+            self.app,
+            web,
+            name=manager.name,
+            error_body=error_body,
+            takes_form=self.app.state.takes_form,
+            open_paths=() if web.probes_need_token else PROBES,
         )
         self.add_service(self.host)
+
+    def unready_reason(self) -> str | None:
+        return None if self.app.state.rm.model.is_readable() else "starting"
 
     @property
     def socket_path(self) -> Path | None:
@@ -54,5 +66,4 @@ class RMDoor(CompositeService):
         try:
             super().service_stop()
         finally:
-            if self.app.state.ops is not None:
-                self.app.state.ops.close()
+            self.app.state.ops.close()

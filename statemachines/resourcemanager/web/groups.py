@@ -17,10 +17,10 @@ from dispatcher.util.terminal import one_line
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.waiting import Workers
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 KEPT_S: Final = 300.0
-"""As Hadoop's hadoop.security.groups.cache.secs."""
+"""How long the groups of a user are kept: Hadoop's default of hadoop.security.groups.cache.secs."""
 _MOST_KEPT: Final = 10_000
 _LONGEST_S: Final = 2.0
 _THREADS: Final = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,10 +14,14 @@ from dispatcher.web.plain_answers import SOON, Refusal
 from dispatcher.web.waiting import Workers, within
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.read.past import Past
+from statemachines.resourcemanager.read.queue_paths import queue_paths
+from statemachines.resourcemanager.read.wait_groups import WaitGroups
 from statemachines.resourcemanager.read.waits import Waits
 from statemachines.resourcemanager.records.errors import (
     AccessDeniedError,
+    ApplicationNotStoredError,
     ApplicationRejectedError,
+    ChangeNotStoredError,
     InvalidRequestError,
     NotFoundError,
 )
@@ -57,20 +61,32 @@ class RMWeb:
     users: Users = field(init=False)
     waits: Waits = field(init=False)
     """Why applications wait, for all endpoints and pages together."""
+    wait_groups: WaitGroups = field(init=False)
+    """Waiting applications by cause, for all endpoints and pages together."""
     past: Past = field(init=False)
     """The last minutes of the cluster's key figures."""
 
     def __post_init__(self) -> None:
         self.users = Users(self.config)
-        self.waits = Waits(self.clients.get_waiting_later, lambda: self.model.hang() is not None)
+        self.waits = Waits(self.clients.get_waiting_later, self._is_hanging)
+        self.wait_groups = WaitGroups(self.model, self.clients.get_waits_later, self._is_hanging)
         self.past = Past(self.model)
+
+    def queue_paths(self) -> Callable[[str], str]:
+        """The path of a queue as applications name it, by the last publication. Any thread may call the function."""
+        return queue_paths(self.model.queues, self.clients.acls.path_of)
+
+    def _is_hanging(self) -> bool:
+        return self.model.hang() is not None
 
 
 def known_refusal(error: Exception) -> Refusal | None:
-    """What a client is told of an error of the resource manager's services; None: it is none of them."""
+    """The answer to a client for an error of the resource manager's services; None: it is none of them."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, RejectedExecutionError | TimeoutError):
+    if isinstance(error, RejectedExecutionError | TimeoutError | ApplicationNotStoredError):
+        return Refusal(503, str(error), SOON)
+    if isinstance(error, ChangeNotStoredError):
         return Refusal(503, str(error), SOON)
     status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), None)
     return None if status is None else Refusal(status, str(error))
@@ -81,7 +97,7 @@ class Deadline:
 
     def __init__(self, rm: RMWeb) -> None:
         config = rm.config
-        self.seconds = min(config.write_timeout_s, _OF_THE_HOST * config.request_deadline_s)
+        self.seconds: float = min(config.write_timeout_s, _OF_THE_HOST * config.request_deadline_s)
         self._model = rm.model
         self._at_s = asyncio.get_running_loop().time() + self.seconds
 

@@ -4,15 +4,15 @@
                   or else the peer of the Unix socket, or web.static_user
     auth token    the user of the token or certificate; an administrator may act for the user of `?user.name=`
 
+The cookie, `u=alice&p=alice&t=simple`, only repeats the name that the client gave, for clients of Hadoop that expect
+it. It isn't signed: whoever could forge it could name the user in the address.
+
 Threads: the loop's thread only.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from collections.abc import Callable
+import re
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -20,19 +20,23 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.security import Principal, describe_write
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.records.web_config import RMWebConfig
-from statemachines.resourcemanager.web.cookies import NAME, Flaw, Signer, is_user_name, secret_of
 from statemachines.resourcemanager.web.groups import Groups
 
-log = logging.getLogger(__name__)
-
 PARAMETER: Final = "user.name"
-_COMPLAIN_EVERY_S: Final = 1.0
+COOKIE: Final = "hadoop.auth"
+LONGEST_USER: Final = 255
+_USER: Final = re.compile(r"""[^\x00-\x20\x7f-\U0010ffff&;,="\\%]+""")
+"""A name that stands in a cookie as it is: Hadoop's own cannot contain `&` either."""
+
+
+def is_user_name(name: str) -> bool:
+    """Whether a user may have this name: printable ASCII without blanks and `& ; , = " \\ %`."""
+    return len(name) <= LONGEST_USER and _USER.fullmatch(name) is not None
 
 
 class UserError(Refusal):
@@ -40,28 +44,13 @@ class UserError(Refusal):
 
 
 class Users:
-    """Finds the users of requests.
+    """Finds the users of requests."""
 
-    Raises:
-        ConfigError: the file with the secret of cookies is unsound.
-    """
-
-    def __init__(
-        self,
-        config: RMWebConfig,
-        *,
-        groups: Groups | None = None,
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
-        """`now_s`: Unix seconds."""
+    def __init__(self, config: RMWebConfig, *, groups: Groups | None = None) -> None:
         self._config = config
         self._is_simple = config.auth_in_use == "simple"
         self._is_anonymous = config.tokens_file is None and (config.tls is None or config.tls.client_ca is None)
-        self._signer = Signer(secret_of(config.cookie_secret_file)) if self._is_simple else None
-        self.groups = groups or Groups()
-        self._now_s = now_s
-        self._complains_at_s = -math.inf  # not before this is another wrong cookie logged
-        self._wrong = 0  # cookies since then
+        self.groups: Groups = groups or Groups()
 
     # -- who it is ----------------------------------------------------------------------------------------------------
 
@@ -86,7 +75,7 @@ class Users:
             raise UserError(401, "there is no user: this server has not identified the client")
         user, is_named = self._user(request, principal)
         if user is None or (self._is_simple and self._config.require_user and not is_named):
-            raise UserError(401, f"name your user: add ?{PARAMETER}=USER to the address, or send the cookie {NAME}")
+            raise UserError(401, f"name your user: add ?{PARAMETER}=USER to the address, or send the cookie {COOKIE}")
         acts_for_other = not self._is_local_name(principal) and user != principal.name
         describe_write(request.scope, user=user, by=principal.name if acts_for_other else "")
         if not self._names_itself and not principal.may("user"):
@@ -117,7 +106,7 @@ class Users:
     def _user(self, request: Request, principal: Principal | None) -> tuple[str | None, bool]:
         """The user, and whether the client proves or names it."""
         if self._is_simple:
-            named = self.named_user(request.scope) or self._user_of_cookie(request)
+            named = self.named_user(request.scope) or _user_of_cookie(request)
             if named is not None:
                 return named, True
             if principal is None or self._is_local_name(principal):
@@ -156,33 +145,11 @@ class Users:
                 return value
         return None
 
-    def _user_of_cookie(self, request: Request) -> str | None:
-        value = _cookie(request)
-        if value is None or self._signer is None:
-            return None
-        found = self._signer.read(value, int(self._now_s() * 1000))
-        if isinstance(found, str):
-            return found
-        if found is Flaw.FORGED:
-            self._complain(request)
-        return None
-
-    def _complain(self, request: Request) -> None:
-        """Log a wrong cookie. They may come with every request of a page, so it is not logged for each."""
-        self._wrong += 1
-        now_s = self._now_s()
-        if now_s < self._complains_at_s:
-            return
-        address = request.client.host if request.client is not None else "the Unix socket"
-        message = "cookie %s from %s ignored: its signature is wrong (%d such cookies since the last message)"
-        tell(log, logging.WARNING, message, NAME, one_line(address), self._wrong)
-        self._complains_at_s, self._wrong = now_s + _COMPLAIN_EVERY_S, 0
-
     # -- the cookie of an answer --------------------------------------------------------------------------------------
 
     def cookie_for(self, scope: Scope) -> str | None:
         """The Set-Cookie of an answer to a client that names its user in the address; None: it gets none."""
-        if self._signer is None:
+        if not self._is_simple:
             return None
         try:
             user = self.named_user(scope)
@@ -190,19 +157,18 @@ class Users:
             return None  # the endpoint tells it
         if user is None:
             return None
-        age_s = round(self._config.session_s)
-        value = self._signer.sign(user, int(self._now_s() * 1000) + age_s * 1000)
         secure = "; Secure" if scope["scheme"] == "https" else ""
-        return f"{NAME}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+        return f"{COOKIE}=u={user}&p={user}&t=simple; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _cookie(request: Request) -> str | None:
-    """The value of the cookie. Names of cookies cannot contain `=`, values can."""
+def _user_of_cookie(request: Request) -> str | None:
+    """The user that the cookie repeats. Names of cookies cannot contain `=`, values can."""
     for header in request.headers.getlist("cookie"):
         for part in header.split(";"):
             name, _, value = part.strip().partition("=")
-            if name == NAME:
-                return value
+            if name == COOKIE:
+                user = value.strip('"').partition("&")[0].removeprefix("u=")
+                return user if is_user_name(user) else None
     return None
 
 

@@ -15,8 +15,8 @@ class BadSyntaxError(Exception):
 
     def __init__(self, text: str, position: int, problem: str) -> None:
         super().__init__(problem)
-        self.row = text.count("\n", 0, position) + 1
-        self.column = position - text.rfind("\n", 0, position)
+        self.row: int = text.count("\n", 0, position) + 1
+        self.column: int = position - text.rfind("\n", 0, position)
         self.problem = problem
 
 

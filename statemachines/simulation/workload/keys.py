@@ -53,7 +53,7 @@ _NOT_USED: Final[Mapping[str, Mapping[str, str | None]]] = {
 _UNKNOWN_TOLD: Final = 10
 
 
-class Keys:
+class UnusedKeys:
     """Counts the keys that change nothing. One thread."""
 
     def __init__(self) -> None:

@@ -78,14 +78,14 @@ class WorkloadRunner:
         self._repeats = settings.repeat and not manager.in_virtual_time
         self._submitted = 0  # in this pass over the applications
         self._cluster: SimulatedCluster  # set by `start`
-        self.waits = RecordedWaits()
+        self.waits: RecordedWaits = RecordedWaits()
 
     def start(self) -> None:
         """Register the nodes, and schedule the first application. The workload's time 0 is now."""
         self._cluster = SimulatedCluster.of(self._manager)
         self._cluster.start_ms = self._context.now_ms()
         for node in self._nodes:
-            self._cluster.add_node(node)
+            self._cluster.start_node(node)
         self._schedule_next()
 
     def _schedule_next(self) -> None:
@@ -101,7 +101,7 @@ class WorkloadRunner:
         self._cluster.agenda.at(self._context.now_ms() + _LOOK_MS, self._repeat, ScheduledCall(None))
 
     def _repeat(self, _: ScheduledCall) -> None:
-        """Begin anew if all applications have ended."""
+        """Start over if all applications have ended."""
         if self._cluster.specs:
             self._repeat_later()
             return

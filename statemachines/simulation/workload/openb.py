@@ -17,7 +17,15 @@ from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.records.resource import GPU_MILLI, Resource
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 from statemachines.simulation.workload.model import Workload, WorkloadError
-from statemachines.simulation.workload.values import MOST_MS, Collected, again, before, not_text, not_whole, shown
+from statemachines.simulation.workload.values import (
+    MOST_MS,
+    CollectedWorkload,
+    again,
+    before,
+    not_text,
+    not_whole,
+    shown,
+)
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = (
@@ -52,7 +60,7 @@ def read_openb(
     Raises:
         WorkloadError: a bad value (unless skipped), a list without nodes, or no pods.
     """
-    reader = _Reader(defaults, skip_bad_rows)
+    reader = _OpenbReader(defaults, skip_bad_rows)
     for file, text in node_lists:
         reader.read_nodes(file, text)
     for file, text in pod_lists:
@@ -69,7 +77,7 @@ def header_cells(line: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _CsvRow:
     path: Path
     number: int
     cells: dict[str, str]
@@ -96,7 +104,7 @@ class _Row:
         return self.whole(column, most=MOST_MS // 1000) * 1000
 
 
-class _Table:
+class _CsvTable:
     """The rows of one CSV file. A row is a line, so an unclosed quote affects its own line only."""
 
     def __init__(self, path: Path, text: str, columns: Collection[str]) -> None:
@@ -114,7 +122,7 @@ class _Table:
         """Number and text of each line below the header that is not blank."""
         return ((row, line.rstrip("\n")) for row, line in self._lines if line.strip())
 
-    def row(self, number: int, line: str) -> _Row:
+    def row(self, number: int, line: str) -> _CsvRow:
         try:
             cells = next(csv.reader([line], strict=True))
         except csv.Error as error:
@@ -124,10 +132,10 @@ class _Table:
             column = self._header[min(len(cells), len(self._header) - 1)]
             problem = f"found {len(cells)} cells, expected {len(self._header)}"
             raise WorkloadError(self._path, problem, row=number, column=column)
-        return _Row(self._path, number, dict(zip(self._header, cells, strict=True)))
+        return _CsvRow(self._path, number, dict(zip(self._header, cells, strict=True)))
 
 
-class _Reader(Collected):
+class _OpenbReader(CollectedWorkload):
     """Collects the rows of all the files of one workload."""
 
     def __init__(self, defaults: WorkloadDefaults, skip_bad_rows: bool) -> None:
@@ -135,7 +143,7 @@ class _Reader(Collected):
         self._nodes_per_rack = defaults.nodes_per_rack
 
     def read_nodes(self, path: Path, text: str) -> None:
-        table = _Table(path, text, NODE_COLUMNS)
+        table = _CsvTable(path, text, NODE_COLUMNS)
         nodes_before = len(self._nodes)
         for number, line in table.lines():
             try:
@@ -146,7 +154,7 @@ class _Reader(Collected):
             raise WorkloadError(path, f"no nodes in it{self._left_out()}; expected rows of {','.join(NODE_COLUMNS)}")
 
     def read_pods(self, path: Path, text: str) -> None:
-        table = _Table(path, text, POD_COLUMNS)
+        table = _CsvTable(path, text, POD_COLUMNS)
         for number, line in table.lines():
             try:
                 self._add_pod(table.row(number, line))
@@ -158,7 +166,7 @@ class _Reader(Collected):
             raise WorkloadError(path, f"no pods in it{self._left_out()}; expected rows of {','.join(POD_COLUMNS)}")
         return self._workload(path)
 
-    def _add_node(self, row: _Row) -> None:
+    def _add_node(self, row: _CsvRow) -> None:
         host = row.text("sn")
         if host in self._nodes:
             raise row.error("sn", again(host))
@@ -167,7 +175,7 @@ class _Reader(Collected):
         rack = f"/rack{len(self._nodes) // self._nodes_per_rack}"
         self._nodes[host] = NodeSpec(host, capacity, rack, gpu_model=model)
 
-    def _add_pod(self, row: _Row) -> None:
+    def _add_pod(self, row: _CsvRow) -> None:
         name = row.text("name")
         if name in self._applications:
             raise row.error("name", again(name))
@@ -196,7 +204,7 @@ class _Reader(Collected):
         )
 
 
-def _scheduled_ms(row: _Row, submit_ms: int, deletion_ms: int) -> int:
+def _scheduled_ms(row: _CsvRow, submit_ms: int, deletion_ms: int) -> int:
     """When the pod was scheduled; it ran until its deletion."""
     scheduled_ms = row.seconds_as_ms("scheduled_time")
     if scheduled_ms < submit_ms:
@@ -206,7 +214,7 @@ def _scheduled_ms(row: _Row, submit_ms: int, deletion_ms: int) -> int:
     return scheduled_ms
 
 
-def _pod_resource(row: _Row) -> Resource:
+def _pod_resource(row: _CsvRow) -> Resource:
     gpus = row.whole("num_gpu")
     gpu_milli = row.whole("gpu_milli", least=1 if gpus else 0, most=GPU_MILLI)
     return Resource(
@@ -214,7 +222,7 @@ def _pod_resource(row: _Row) -> Resource:
     )
 
 
-def _gpu_models(row: _Row) -> frozenset[str]:
+def _gpu_models(row: _CsvRow) -> frozenset[str]:
     if not row.cells["gpu_spec"]:
         return frozenset()
     models = row.text("gpu_spec").split("|")

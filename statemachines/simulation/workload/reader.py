@@ -9,6 +9,7 @@ import zlib
 from enum import Enum
 from pathlib import Path
 
+from dispatcher.util.functions import path_of
 from statemachines.resourcemanager.records.config import WorkloadDefaults
 from statemachines.simulation.workload.foreign import foreign_text, packed_as
 from statemachines.simulation.workload.model import Workload, WorkloadError
@@ -49,7 +50,7 @@ def read_workload(
     Raises:
         WorkloadError: the only error that any content can cause. It says what is wrong, where, and what was expected.
     """
-    path = Path(path)
+    path = path_of(path)
     try:
         files = _files_in(path) if path.is_dir() else [path]
     except (OSError, ValueError) as error:
@@ -166,11 +167,11 @@ def _node_list_for(path: Path) -> Path:
         raise WorkloadError(path, f"pods, but no node list; put it in the folder, {_NODE_LIST}")
     node_lists = [file for file in sorted(path.parent.glob("*.csv*")) if _is_node_list(file)]
     if not node_lists:
-        advice = f"give the folder that has both, or put the node list beside it, {_NODE_LIST}"
+        advice = f"give the folder that has both, or put the node list next to it, {_NODE_LIST}"
         raise WorkloadError(path, f"a pod list, but no node list; {advice}")
     if len(node_lists) > 1:
         names = ", ".join(file.name for file in node_lists)
-        raise WorkloadError(path, f"several node lists beside this pod list: {names}; leave one")
+        raise WorkloadError(path, f"several node lists next to this pod list: {names}; leave one")
     return node_lists[0]
 
 

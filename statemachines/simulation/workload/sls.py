@@ -24,13 +24,13 @@ from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec, Outcome
 from statemachines.simulation.workload.foreign import foreign_object
 from statemachines.simulation.workload.json_objects import BadSyntaxError, element_row, json_values
-from statemachines.simulation.workload.keys import Keys, misspelt
+from statemachines.simulation.workload.keys import UnusedKeys, misspelt
 from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.values import (
     MOST_CONTAINERS,
     MOST_MS,
     MOST_NODES,
-    Collected,
+    CollectedWorkload,
     again,
     before,
     not_text,
@@ -58,7 +58,7 @@ def read_sls(
     Raises:
         WorkloadError: a bad value or bad JSON (unless skipped), no jobs, or no nodes (if it needs any).
     """
-    reader = _Reader(defaults, skip_bad_rows)
+    reader = _SlsReader(defaults, skip_bad_rows)
     for file, text in files:
         reader.read(file, text)
     return reader.workload(path, needs_nodes=needs_nodes)
@@ -81,7 +81,7 @@ class _Task(NamedTuple):
     """Including its rack: /default-rack/node1."""
 
 
-class _Reader(Collected):
+class _SlsReader(CollectedWorkload):
     """Collects the objects of all the files of one workload."""
 
     def __init__(self, defaults: WorkloadDefaults, skip_bad_rows: bool) -> None:
@@ -90,7 +90,7 @@ class _Reader(Collected):
         self._am_resource = Resource(defaults.am_memory_mb, defaults.am_vcores * 1000)
         self._container_resource = Resource(defaults.container_memory_mb, defaults.container_vcores * 1000)
         self._hosts: dict[str, tuple[Path, int, str]] = {}  # of tasks, with their first place in the files
-        self._keys = Keys()
+        self._keys = UnusedKeys()
         self._jobs_seen = 0
         self._containers_seen = 0
 

@@ -45,7 +45,7 @@ def again(name: str) -> str:
     return f"found {shown(name)} again, expected each name once"
 
 
-class Collected:
+class CollectedWorkload:
     """The nodes, applications and bad rows in the files of one workload so far."""
 
     def __init__(self, skip_bad_rows: bool) -> None:

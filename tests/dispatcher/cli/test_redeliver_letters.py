@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DeadLetter, DispatcherConfig, JournalConfig, JournalWriter, Retry
-from dispatcher.dead_letters import WrittenLetter, read_letters
 from dispatcher.journal.format.event_codec import EventCodec
-from dispatcher.journal.unhandled import read_unhandled
+from dispatcher.journal.read import read_unhandled
+from dispatcher.letter_target import StoredLetter, read_letters
+from dispatcher.util.figures import counted
 
 from ...commands import Ended, run_here
 from .letters import Order, OrderEvent, Other, OtherEvent, failing, leave_letters, leave_partitioned_letters
@@ -60,12 +61,12 @@ def redeliver(folder: Path, *args: object) -> Ended:
     return run_here("journal", "redeliver", folder, *args, "--with", "shop_for_letters:make")
 
 
-def left_in(folder: Path) -> list[WrittenLetter]:
-    return list(read_letters(read_unhandled(folder).events))
+def left_in(folder: Path) -> list[StoredLetter]:
+    return list(read_letters(read_unhandled(folder).events, folder))
 
 
 def entities(folder: Path) -> list[str | None]:
-    return [each.died.entity for each in left_in(folder)]
+    return [each.entity for each in left_in(folder)]
 
 
 def test_all_are_handled_in_their_order_as_first_attempts(letters: Path, shop: Shop) -> None:
@@ -78,7 +79,7 @@ def test_all_are_handled_in_their_order_as_first_attempts(letters: Path, shop: S
 
 @pytest.mark.parametrize("options", [("2",), ("--entity", "o2"), ("1", "2", "--entity", "o2")])
 def test_those_that_are_not_chosen_stay(letters: Path, shop: Shop, options: tuple[str, ...]) -> None:
-    before = [each for each in left_in(letters) if each.died.entity != "o2"]
+    before = [each for each in left_in(letters) if each.entity != "o2"]
 
     done = redeliver(letters, *options)
 
@@ -94,8 +95,8 @@ def test_one_that_fails_again_is_a_dead_letter_with_its_new_error(letters: Path,
 
     assert (done.code, done.out) == (1, "2 events handled, 1 failed, 0 left\n")
     [letter] = left_in(letters)
-    assert (letter.died.entity, letter.died.error, letter.died.attempts) == ("o2", "KeyError: 'o2'", 3)
-    assert letter.died.dispatcher == "again"
+    assert (letter.entity, letter.error, letter.attempts) == ("o2", "KeyError: 'o2'", 3)
+    assert letter.dispatcher == "again"
 
 
 def test_after_it_has_failed_again_it_can_be_redelivered_and_nothing_is_listed(letters: Path, shop: Shop) -> None:
@@ -127,7 +128,7 @@ def test_a_dispatcher_that_stops_leaves_the_rest_as_dead_letters(letters: Path, 
     # The stop begins on a thread of its own, so the handler thread may have taken the last event before it.
     handled = [entity for entity, _ in shop.handled if entity != "o2"]
     left = [entity for entity in ("o3",) if entity not in handled]
-    assert (done.code, done.out) == (1, f"{len(handled)} events handled, 1 failed, {len(left)} left\n")
+    assert (done.code, done.out) == (1, f"{counted(len(handled), 'event')} handled, 1 failed, {len(left)} left\n")
     assert entities(letters) == [*left, "o2"]
 
 
@@ -161,7 +162,7 @@ def test_one_whose_class_was_not_declared_is_named_and_stays(tmp_path: Path, sho
 
     assert done.err == "1 Other.PLACED stays: its class was not declared when it failed\n"
     assert (done.code, shop.handled) == (0, [("o1", 1)])
-    assert [each.accepted_seq for each in left_in(tmp_path)] == [1]
+    assert [each.number for each in left_in(tmp_path)] == [1]
 
 
 def test_a_class_that_the_dispatcher_does_not_declare_leaves_all(letters: Path, shop: Shop) -> None:
@@ -191,10 +192,10 @@ def test_a_letter_of_a_partition_is_chosen_with_the_partition(tmp_path: Path, sh
     partition = next(each for each in sorted(tmp_path.glob("partition-*")) if len(left_in(each)) > 1)
     first, *others = left_in(partition)
 
-    done = redeliver(tmp_path, f"{partition.name.removeprefix('partition-')}/{first.accepted_seq}")
+    done = redeliver(tmp_path, f"{partition.name.removeprefix('partition-')}/{first.number}")
 
-    assert done.out == "1 events handled, 0 failed, 0 left\n"
-    assert shop.handled == [(first.died.entity, 1)]
+    assert done.out == "1 event handled, 0 failed, 0 left\n"
+    assert shop.handled == [(first.entity, 1)]
     assert left_in(partition) == others
 
 
@@ -234,7 +235,7 @@ def test_recover_keeps_those_that_fail_again_as_redeliver_does(letters: Path, sh
     done = recover(letters)
 
     assert (done.code, done.out.splitlines()[-1]) == (1, "2 events handled, 1 failed, 0 left")
-    assert [(each.died.entity, each.died.error) for each in left_in(letters)] == [("o2", "KeyError: 'o2'")]
+    assert [(each.entity, each.error) for each in left_in(letters)] == [("o2", "KeyError: 'o2'")]
 
 
 def test_recover_keeps_those_of_several_partitions_and_those_that_cannot_be_read_back(
@@ -263,4 +264,4 @@ def test_recover_hands_out_what_handlers_had_posted_when_no_letter_is_left(lette
 
     done = recover(letters)
 
-    assert done.out.splitlines()[-1] == "1 events handled, 0 failed, 0 left"
+    assert done.out.splitlines()[-1] == "1 event handled, 0 failed, 0 left"

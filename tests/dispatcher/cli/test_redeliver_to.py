@@ -18,7 +18,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, Journal
 from dispatcher.cli.ops.client import Client
 from dispatcher.cli.ops.errors import NotThereError
 from dispatcher.ops import OpsConfig, OpsDoor
-from dispatcher.ops.controls import Redelivered
+from dispatcher.ops.changes import Redelivered
 from dispatcher.web.config import WebConfig
 
 from ...commands import Ended, run_here
@@ -64,7 +64,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def started(shop: Shop, letters: Path, **options: Any) -> AsyncDispatcher:
     dispatcher = AsyncDispatcher(name="shop", dead_letters=letters, **options)
     dispatcher.register(Order, shop, events=OrderEvent)
-    dispatcher.register(Other, fail)
+    dispatcher.register(Other, fail, durable=False)
     shop.is_redelivering = dispatcher.is_redelivering
     return dispatcher
 
@@ -95,10 +95,10 @@ def test_chosen_letters_are_handled_and_leave_the_folder(
 
         done = redeliver(letters, door, "--entity", "o2")
 
-        assert (done.code, done.out, done.err) == (0, "1 events posted, 0 refused, 0 left\n", "")
+        assert (done.code, done.out, done.err) == (0, "1 event posted, 0 rejected, 0 left\n", "")
         assert dispatcher.await_drained(WAIT_S)
         assert shop.handled == [("o2", True)]
-        assert redeliver(letters, door).out == "2 events posted, 0 refused, 0 left\n"
+        assert redeliver(letters, door).out == "2 events posted, 0 rejected, 0 left\n"
         assert redeliver(letters, door).err == f"{letters}: nothing to redeliver\n"
         assert dispatcher.await_drained(WAIT_S)
     assert shop.handled == [("o2", True), ("o1", True), ("o3", True)]
@@ -126,7 +126,7 @@ def test_letters_of_several_partitions_go_to_their_dispatchers(tmp_path: Path, d
 
         done = redeliver(tmp_path, door)
 
-        assert (done.code, done.out) == (0, "20 events posted, 0 refused, 0 left\n")
+        assert (done.code, done.out) == (0, "20 events posted, 0 rejected, 0 left\n")
         assert dispatcher.await_drained(WAIT_S)
     assert sorted(entity for entity, _ in shop.handled) == sorted(wanted)
     assert left_in(tmp_path) == ""
@@ -143,7 +143,7 @@ def test_with_another_number_of_partitions_letters_go_to_the_ones_that_have_thei
     with dispatcher:
         done = redeliver(tmp_path, door)
 
-        assert (done.code, done.out) == (0, "20 events posted, 0 refused, 0 left\n")
+        assert (done.code, done.out) == (0, "20 events posted, 0 rejected, 0 left\n")
         assert dispatcher.await_drained(WAIT_S)
     names = {entity: dispatcher.partition_of(OrderEvent(Order.PLACED, entity)).name for entity in wanted}
     assert sorted(handled) == sorted(names.items())
@@ -157,7 +157,7 @@ def test_letters_of_dispatchers_that_the_daemon_no_longer_has_are_named_and_the_
     def post(client: Client, model: type[Redelivered], *path: str, content: Any) -> Redelivered:
         if path[1] not in kept:
             raise NotThereError(f"no dispatcher {path[1]}")
-        return Redelivered(posted=content["letters"], refused=[])
+        return Redelivered(posted=content["letters"], refused=[], change=1)
 
     monkeypatch.setattr(Client, "post", post)
     leave_partitioned_letters(tmp_path, *(f"o{number}" for number in range(20)), partitions=3)
@@ -169,7 +169,7 @@ def test_letters_of_dispatchers_that_the_daemon_no_longer_has_are_named_and_the_
 
     assert (none.code, none.out, none.err.count("\n")) == (1, "", 1)
     gone = left.count("shop-2")
-    assert (some.code, some.out) == (1, f"{20 - gone} events posted, {gone} refused, 0 left\n")
+    assert (some.code, some.out) == (1, f"{20 - gone} events posted, {gone} rejected, 0 left\n")
     assert some.err.startswith("2/1: no dispatcher shop-2\n2/2: no dispatcher shop-2\n")
 
 
@@ -186,7 +186,7 @@ def test_one_that_cannot_be_posted_is_named_and_the_others_are_posted(tmp_path: 
 
         done = redeliver(tmp_path, door)
 
-        assert (done.code, done.out) == (1, "2 events posted, 1 refused, 0 left\n")
+        assert (done.code, done.out) == (1, "2 events posted, 1 rejected, 0 left\n")
         assert done.err == "2: KeyError: 'no key'\n"
         assert dispatcher.await_drained(WAIT_S)
     assert [entity for entity, _ in shop.handled] == ["o1", "o3"]
@@ -203,7 +203,7 @@ def test_what_finds_no_room_stays(tmp_path: Path, door: Path, shop: Shop) -> Non
 
         posted = int(done.out.split()[0])
         assert 2 <= posted <= 3  # one may be in the handler's hands
-        assert (done.code, done.out) == (1, f"{posted} events posted, 0 refused, {5 - posted} left: no room\n")
+        assert (done.code, done.out) == (1, f"{posted} events posted, 0 rejected, {5 - posted} left: no room\n")
         assert left_in(tmp_path).count("\n") == 5 - posted
         shop.may_go_on.set()
         assert dispatcher.await_drained(WAIT_S)
@@ -232,7 +232,7 @@ def test_a_class_that_is_not_declared_any_longer_is_refused(tmp_path: Path, door
     with dispatcher:
         done = redeliver(tmp_path, door)
 
-    assert (done.code, done.out) == (1, "0 events posted, 1 refused, 0 left\n")
+    assert (done.code, done.out) == (1, "0 events posted, 1 rejected, 0 left\n")
     assert done.err.startswith("1: ")
     assert "not declared" in done.err
 

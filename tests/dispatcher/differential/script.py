@@ -23,6 +23,7 @@ FEATURES = {
     "order over restarts": "the order of redelivered events of which some have failed, or were due at a time",
     "waits in lanes": "cancel() of an ask, and post_every(), whose events may wait behind their keys",
     "rhythms over restarts": "post_every(key=) in write-ahead mode, and restarts",
+    "rhythms that come back": "post_every(key=), which a newer one replaces, and each start goes on with",
     "durable withdrawals": "cancel() of an ask or a scheduled event, and restarts",
     "early withdrawals": "what cancel() of an ask does to the counts, and to a full queue",
 }
@@ -234,7 +235,7 @@ class _Maker:
         return random.choices([make for _, make in makers], [weight for weight, _ in makers])[0]()
 
     def _scene(self) -> list[list[Any]]:
-        """Steps that random ones seldom make in this order: much is queued at the closed gate, and some withdrawn."""
+        """Steps that random ones rarely make in this order: much is queued at the closed gate, and some withdrawn."""
         random = self.random
         steps: list[list[Any]] = [["close"], ["post", self._event()], ["ask", self._event()], self._burst()]
         if self._may_cancel_asks():
@@ -271,7 +272,8 @@ class _Maker:
             key = random.choice(TIMER_KEYS) if has_keys and random.random() < 0.5 else ""
             return [kind, random.choice([0, 1, 1.5, 2, 5]), self._event(), key]
         survives = self.config.journal == "write_ahead" and self.restarts
-        may_have_key = "rhythms over restarts" in self.features or not survives
+        may_have_key = "rhythms that come back" in self.features
+        may_have_key = may_have_key and ("rhythms over restarts" in self.features or not survives)
         key = random.choice(TIMER_KEYS) if may_have_key and random.random() < 0.6 else ""
         what = self._event() if random.random() < 0.5 else 0  # 0: a factory
         return [kind, random.choice([1, 2, 3]), random.choice([None, 0, 0.5]), what, key]

@@ -39,6 +39,7 @@ INTENDED: Mapping[str, str] = {
     "waits in lanes": "an event that waits behind its key was not withdrawn by cancel() of its ask, and post_every() "
     "posted the next one; one withdrawn before counts as discarded only once its turn comes",
     "rhythms over restarts": "a run that ended without its post_every(key=) forgot the rhythm",
+    "rhythms that come back": "a second post_every() with a key raised, and each start had to call it again",
     "durable withdrawals": "what cancel() had withdrawn could come back after a crash",
     "early withdrawals": "what cancel() of an ask had withdrawn kept its room, could be superseded or dropped, and "
     "counted as queued until its turn came",

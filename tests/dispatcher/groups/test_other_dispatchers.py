@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from dispatcher import (
     AsyncDispatcher,
+    ConfigError,
     DispatcherConfig,
     DispatcherGroup,
     Event,
@@ -162,7 +162,7 @@ def test_queue_capacity_goes_with_a_config_of_a_subclass() -> None:
     assert AsyncDispatcher(config, queue_capacity=5).stats().queue_capacity == 5
     partitions = MultiDispatcher(config, partitions=2, queue_capacity=6).partitions
     assert [each.stats().queue_capacity for each in partitions] == [6, 6]
-    with pytest.raises(ValidationError, match="queue_capacity"):
+    with pytest.raises(ConfigError, match="queue_capacity"):
         AsyncDispatcher(config, queue_capacity=True)
     assert config.queue_capacity is None
 

@@ -59,6 +59,11 @@ class Order:
         return self.lock_key
 
 
+@dataclass
+class Other:
+    type: Job
+
+
 Start = Callable[..., MultiDispatcher]
 
 
@@ -267,7 +272,7 @@ def test_an_unhandled_event_of_an_undeclared_class_fails_the_start_and_is_not_lo
     crashed: Callable[[int], Path], make: Start
 ) -> None:
     path = crashed(2)
-    dispatcher = make(path, lambda event: None, 3, events=())
+    dispatcher = make(path, lambda event: None, 3, events=Other)
 
     with pytest.raises(JournalError, match=r"the class Order for Job, which is not declared"):
         dispatcher.start()

@@ -19,8 +19,9 @@ from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, read_rows
 from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal.format.event_codec import encode_payload
-from dispatcher.journal.format.frames import Frame, walk
+from dispatcher.journal.format.frames import Frame
 from dispatcher.journal.format.schema import Table
+from dispatcher.journal.read import frames_in
 from dispatcher.util.foreign import describe
 
 from ...journal_rows import begin, end
@@ -100,7 +101,7 @@ def files(journal: Path) -> list[str]:
 
 def frames_of(segment: Path) -> list[Frame]:
     """The frames of a sound segment."""
-    found = list(walk(segment))
+    found = list(frames_in(segment))
     assert all(isinstance(frame, Frame) for frame in found)
     return found  # type: ignore[return-value]
 
@@ -134,7 +135,7 @@ def crash_amid(
     def counted(change: Callable[..., Any]) -> Callable[..., Any]:
         def crash_or_change(*arguments: Any, **options: Any) -> Any:
             nonlocal left
-            if threading.get_ident() == caller:  # not the indexer's
+            if threading.get_ident() == caller:
                 if not left:
                     after_a_crash(journal, copy)
                 left -= 1
@@ -161,14 +162,11 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_writer(journal: Path) -> Iterator[Callable[..., JournalWriter]]:
-    """Makes writers of `journal`, or of another folder, and closes them at the end.
-
-    Without history indexes by default: a thread writes them at any time, and most tests are about the other files.
-    """
+    """Makes writers of `journal`, or of another folder, and closes them at the end."""
     opened: list[JournalWriter] = []
 
     def open_writer(path: Path | None = None, **config: Any) -> JournalWriter:
-        opened.append(JournalWriter(path or journal, JournalConfig(**{"history_index": False, **config})))
+        opened.append(JournalWriter(path or journal, JournalConfig(**config)))
         return opened[-1]
 
     yield open_writer

@@ -21,7 +21,7 @@ from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, ROWS
 from dispatcher.journal.format.segments import segment_path, segments
 from dispatcher.journal.history import entity_history
-from dispatcher.ops.journals import Deadline, Wanted, tail_rows
+from dispatcher.ops.journals import ScanDeadline, WantedEvents, tail_rows
 
 from .conftest import Job, JobEvent, Posted, flip, frames_of, write_event
 
@@ -36,7 +36,7 @@ def write(journal: Path, steps: list[int]) -> list[str | None]:
     A step of 0 to 5 accepts one event more than that in one frame, 6 rolls, others end an event: one of those that were
     accepted, one that was not, one that has a payload of its own.
     """
-    writer = JournalWriter(journal, JournalConfig(write_ahead=True, history_index=False))
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True))
     waiting: list[int] = []
     expected: list[str | None] = []
     for number, step in enumerate(steps):
@@ -83,7 +83,7 @@ def test_every_reader_shows_the_fields_of_accepted_events(steps: list[int]) -> N
         rows = list(read_rows(journal, EVENTS))
         assert [row.get("payload") for row in rows] == expected
         assert tail(journal, 7) == rows[-7:]
-        last = tail_rows(journal, 7, Wanted(), None, Deadline(), payloads=True)
+        last = tail_rows(journal, 7, WantedEvents(), None, ScanDeadline(), payloads=True)
         assert last == rows[-7:]
         history = entity_history(journal, "job_1", limit=9).transitions
         assert [each.payload for each in reversed(history)] == expected[-9:]
@@ -111,7 +111,7 @@ def test_the_row_of_a_dispatchers_event_has_its_fields(journal: Path) -> None:
 
 
 def test_fields_that_the_journal_has_no_longer_are_missing(journal: Path) -> None:
-    writer = JournalWriter(journal, JournalConfig(write_ahead=True, history_index=False))
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True))
     for number in range(4):
         seq = writer.append_accepted(line(number))
         if number % 2:

@@ -29,7 +29,6 @@ from dispatcher import (
     ServiceState,
 )
 from dispatcher.journal import EVENTS, read_rows, verify
-from dispatcher.journal.indexing import report_unsound
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.testing import ManualClock
 from dispatcher.util import descriptors, files
@@ -136,7 +135,7 @@ def uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
         "idle": journal.idle,
         "append": lambda: journal.append_accepted(b"{}"),
         "append later": lambda: journal.append_later(LaterAppend(b"{}"), wait=True),
-        "under way": lambda: journal.under_way,
+        "in flight": lambda: journal.under_way,
         "settle": lambda: journal.settle(1),
         "roll": journal.roll,
         "close": journal.close,
@@ -158,7 +157,6 @@ def quiet_uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
         "stop": daemon.service.stop,
         "wait": lambda: daemon.service.wait_for_service_to_stop(TIMEOUT_S) or "for ever",
         "release": daemon.journal.log.release,
-        "report an unsound index": lambda: report_unsound(daemon.folder / "segment-00000001.journal"),
     }
 
 
@@ -401,7 +399,7 @@ def test_a_fork_while_another_thread_opens_a_descriptor_leaves_no_copy_of_it(
 
 
 def test_a_fork_while_other_threads_write_leaves_the_child_nothing_and_the_parent_everything(journal: Path) -> None:
-    """A fork comes amid whatever the threads of the journal are at; the child then ends as a program does."""
+    """A fork comes at any step of the journal's threads; the child then ends as a program does."""
     config = JournalConfig(write_ahead=True, durability="sync", segment_bytes=2048, retention_bytes=1 << 20)
     dispatcher = AsyncDispatcher(journal=JournalWriter(journal, config))
     dispatcher.register(Job, lambda _: None, events=Posted)
@@ -441,8 +439,8 @@ def test_a_fork_while_other_threads_write_leaves_the_child_nothing_and_the_paren
 def test_a_signal_handler_that_forks_amid_the_journals_work_and_returns_in_the_child_changes_nothing(
     journal: Path, monkeypatch: pytest.MonkeyPatch, use: str, call: str
 ) -> None:
-    """Signal handlers run amid a call that waits for the disk. The child then goes on with what its parent was at."""
-    config = JournalConfig(write_ahead=True, durability="sync", history_index=False)
+    """Signal handlers run during a call that waits for the disk. The child then goes on with what its parent was at."""
+    config = JournalConfig(write_ahead=True, durability="sync")
     writer = JournalWriter(journal, config)
     write_event(writer)
     writer.flush()

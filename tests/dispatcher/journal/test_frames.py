@@ -26,6 +26,12 @@ def read(path: Path, **options: int) -> list[Frame | Damage]:
         return list(reader.frames(**options))  # type: ignore[arg-type]
 
 
+def stretch(offset: int, length: int, **known: int) -> Damage:
+    name = "segment-00000007.journal"
+    line = f"{name}: {length} bytes from byte {offset} on hold no intact frame"
+    return Damage(name, line, offset, length, **known)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "segment-00000007.journal"
@@ -57,7 +63,7 @@ def test_a_frame_is_found_wherever_it_begins_behind_damage(
 
         damage, found = read(path)
 
-        assert damage == Damage(path, 0, length, False)
+        assert damage == stretch(0, length)
         assert isinstance(found, Frame)
         assert (found.offset, found.payload) == (length, b"payload")
 
@@ -69,7 +75,7 @@ def test_sync_marks_without_a_frame_are_passed_over(path: Path) -> None:
 
     damage, found = read(path)
 
-    assert damage == Damage(path, 0, len(data) - len(frame), False)
+    assert damage == stretch(0, len(data) - len(frame))
     assert isinstance(found, Frame)
 
 
@@ -88,8 +94,8 @@ def test_frames_of_another_segment_or_out_of_order_are_no_frames_here(path: Path
 
     assert [frame.payload for frame in found if isinstance(frame, Frame)] == [b"first", b"second"]
     assert [damage for damage in found if isinstance(damage, Damage)] == [
-        Damage(path, len(first), 72, False),
-        Damage(path, len(first) + 72 + len(second), len(first) + len(second), True),
+        stretch(len(first), 72),
+        stretch(len(first) + 72 + len(second), len(first) + len(second), at_end=True),
     ]
 
 
@@ -99,8 +105,7 @@ def test_missing_frames_are_reported(path: Path) -> None:
 
     _, damage, _ = read(path)
 
-    assert damage == Damage(path, len(first), 0, False, 2)
-    assert str(damage) == "segment-00000007.journal: 2 frames are missing at byte 69"
+    assert damage == Damage(path.name, "segment-00000007.journal: 2 frames are missing at byte 69", len(first), 0)
 
 
 def test_reading_may_begin_at_a_later_frame(path: Path) -> None:
@@ -122,7 +127,7 @@ def test_the_payload_of_an_unwanted_frame_is_checked_only_with_check_all(path: P
         checked = list(reader.frames(lambda _: False, check_all=True))
 
     assert [type(found) for found in unchecked] == [Frame]
-    assert checked == [Damage(path, 0, len(frame), True, events=0, transitions=0)]
+    assert checked == [stretch(0, len(frame), at_end=True, events=0, transitions=0)]
 
 
 def test_the_end_is_found_by_the_trailer(path: Path) -> None:

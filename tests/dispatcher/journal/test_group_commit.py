@@ -13,8 +13,8 @@ from dispatcher.journal import group_commit, recover, turns
 from dispatcher.journal.format.frames import ACCEPTED
 from dispatcher.journal.format.segments import open_segments
 from dispatcher.journal.group_commit import GroupCommit
-from dispatcher.journal.segment_log import ReentrantAppendError
-from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend
+from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, ReentrantAppendError
+from dispatcher.util import threads
 
 from ..conftest import TIMEOUT_S
 from ..stop import _baton
@@ -344,7 +344,7 @@ def in_all_orders(
 ) -> int:
     """Producers of both kinds, one event each of two, and a close; returns the number of orders."""
     stepped = {"Lock": TimedLock, "RLock": OwnedLock, "Thread": _baton.SteppedThread}
-    for module in (group_commit, turns):
+    for module in (group_commit, turns, threads):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
     monkeypatch.setattr(group_commit, "shared_gate", Gate)
     monkeypatch.setattr(group_commit, "deque", _baton.SteppedDeque)

@@ -1,41 +1,29 @@
-"""An entity's history: what the whole journal says about it, with and without the indexes of its segments."""
+"""An entity's history: what the whole journal says about it."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
-from array import array
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher import JournalConfig, JournalWriter
+from dispatcher import JournalWriter
 from dispatcher.errors import JournalError
-from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover, verify
-from dispatcher.journal.format.history_index import (
-    HistoryIndex,
-    UnsoundIndexError,
-    encode_index,
-    header_for,
-    index_path,
-    segment_of,
-)
-from dispatcher.journal.format.segments import read_end, segments
+from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
+from dispatcher.journal.format.segments import segments
 from dispatcher.journal.history import EntityHistory, HistoryRow, entity_history
-from dispatcher.journal.indexing import index_journal
 
+from ...effort import tries
 from ...journal_rows import begin, end
 from ..conftest import TIMEOUT_S
-from .conftest import after_a_crash, flip
+from .conftest import flip
 
 Open = Callable[..., JournalWriter]
 
@@ -100,21 +88,10 @@ def whole(path: Path, entity: str, **options: Any) -> EntityHistory:
     return entity_history(path, entity, limit=10_000, **options)
 
 
-def indexes(path: Path) -> list[Path]:
-    return sorted(path.glob("*.history"))
-
-
-def join_indexer(journal: Path) -> None:
-    for thread in threading.enumerate():
-        if thread.name == f"journal-{journal.name}-index":
-            thread.join(TIMEOUT_S)
-
-
 @pytest.fixture
-def indexed(open_writer: Open, journal: Path) -> Path:
-    """Three closed segments with their indexes, and an open one."""
+def written(open_writer: Open, journal: Path) -> Path:
+    """Three closed segments and an open one."""
     write_segments(open_writer())
-    assert index_journal(journal) == 3
     return journal
 
 
@@ -142,101 +119,13 @@ def test_a_row_has_the_transition_and_the_event_that_made_it(open_writer: Open, 
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("entity", ["job_3", "task_1"])
-def test_the_history_is_the_same_with_and_without_the_indexes(indexed: Path, entity: str) -> None:
-    expected = scanned(indexed, entity)
-    assert len(expected) > 20
-
-    assert whole(indexed, entity) == EntityHistory(expected, complete=True)
-    for path in indexes(indexed):
-        path.unlink()
-        assert whole(indexed, entity) == EntityHistory(expected, complete=True)
-    assert index_journal(indexed) == 3
-    assert whole(indexed, entity) == EntityHistory(expected, complete=True)
-
-
-def test_an_indexed_look_up_reads_no_frame_without_the_entity(indexed: Path) -> None:
-    damaged = segments(indexed)[0]
-    with damaged.open("r+b") as file:  # its frames, but neither its end nor its size
-        file.seek(200)
-        file.write(bytes(1000))
-
-    assert entity_history(indexed, "job_9") == EntityHistory([], complete=True)
-    assert not whole(indexed, "job_3").complete
-    assert whole(indexed, "job_3").transitions == scanned(indexed, "job_3")
-
-
-def test_a_cut_index_is_not_used_and_is_made_anew(indexed: Path) -> None:
-    expected = scanned(indexed, "job_3")
-    path = indexes(indexed)[1]
-    sound = path.read_bytes()
-
-    for size in (0, 1, 40, 60, len(sound) // 2, len(sound) - 1):
-        path.write_bytes(sound[:size])
-        assert whole(indexed, "job_3") == EntityHistory(expected, complete=True), size
-    path.write_bytes(sound + b"\0")
-
-    assert whole(indexed, "job_3") == EntityHistory(expected, complete=True)
-    assert index_journal(indexed) == 1
-    assert path.read_bytes() == sound
-
-
-@pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.slow)])
-def test_no_changed_byte_of_an_index_changes_a_history(indexed: Path, step: int) -> None:
-    names = ("job_3", "task_1", "job_99")
-    expected = {name: scanned(indexed, name) for name in names}
-    path = indexes(indexed)[1]
-    sound = path.read_bytes()
-
-    for offset in range(0, len(sound), step):
-        flip(path, offset, 1 << offset % 8)
-        for name in names:
-            assert whole(indexed, name) == EntityHistory(expected[name], complete=True), offset
-        path.write_bytes(sound)
-
-
-def test_the_index_of_another_segment_or_of_an_earlier_one_is_not_used(indexed: Path, tmp_path: Path) -> None:
-    expected = scanned(indexed, "job_3")
-    first, second, third = indexes(indexed)
-    with closing(JournalWriter(tmp_path / "other", JournalConfig(history_index=False))) as other:
-        write_segments(other, count=1, entities=2)
-    index_journal(tmp_path / "other")
-
-    shutil.copy(first, second)
-    shutil.copy(indexes(tmp_path / "other")[0], first)
-    third.unlink()
-    third.mkdir()
-
-    assert whole(indexed, "job_3") == EntityHistory(expected, complete=True)
-    assert sum("segment-0000000" in line for line in verify(indexed).problems) == 3
-    third.rmdir()
-    assert index_journal(indexed) == 3
-    assert verify(indexed).problems == ()
-
-
-@pytest.mark.parametrize(("frame_bytes", "frame"), [(8, 0), (1, 200)])
-def test_a_forged_index_with_sound_checksums_is_not_used(indexed: Path, frame_bytes: int, frame: int) -> None:
-    """Look-ups used to end in an OverflowError, or to leave the segment's rows out."""
-    segment = segments(indexed)[1]
-    end_of_segment = read_end(segment)
-    assert end_of_segment is not None
-    header = header_for(segment, end_of_segment, 2, 3)._replace(frame_bytes=frame_bytes)
-    found = array("Q", sorted(crc32(name) << 32 | frame for name in (b"job_3", b"job_4", b"task_1")))
-
-    index_path(segment).write_bytes(encode_index(header, array("Q", [0, 0]), [found]))
-
-    with pytest.raises(UnsoundIndexError), HistoryIndex(index_path(segment)) as index:
-        index.frames_of(b"job_3")
-    assert whole(indexed, "job_3") == EntityHistory(scanned(indexed, "job_3"), complete=True)
-
-
-def test_pages_follow_each_other_and_rows_of_one_event_stay_together(indexed: Path) -> None:
-    expected = scanned(indexed, "job_3")
+def test_pages_follow_each_other_and_rows_of_one_event_stay_together(written: Path) -> None:
+    expected = scanned(written, "job_3")
     pages: list[EntityHistory] = []
     before: int | None = None
 
     while not (pages and pages[-1].complete):
-        pages.append(entity_history(indexed, "job_3", limit=7, before_seq=before))
+        pages.append(entity_history(written, "job_3", limit=7, before_seq=before))
         assert 0 < len(pages[-1].transitions) <= 7
         before = pages[-1].transitions[-1].seq
 
@@ -281,104 +170,32 @@ def test_a_folder_without_a_journal_is_named(tmp_path: Path) -> None:
         entity_history(tmp_path, "job_1")
 
 
-def test_a_damaged_frame_is_left_out_and_reported(indexed: Path) -> None:
-    segment = segments(indexed)[1]
+def test_a_damaged_frame_is_left_out_and_reported(written: Path) -> None:
+    segment = segments(written)[1]
     flip(segment, segment.stat().st_size // 2)
     lines: list[str] = []
 
-    found = whole(indexed, "job_3", on_damage=lines.append)
+    found = whole(written, "job_3", on_damage=lines.append)
 
-    assert found == EntityHistory(scanned(indexed, "job_3"), complete=False)
+    assert found == EntityHistory(scanned(written, "job_3"), complete=False)
     assert [line.partition(":")[0] for line in lines] == [segment.name]
 
 
-def test_a_missing_segment_makes_the_history_incomplete(indexed: Path) -> None:
-    segments(indexed)[1].unlink()
+def test_a_missing_segment_makes_the_history_incomplete(written: Path) -> None:
+    segments(written)[1].unlink()
     lines: list[str] = []
 
-    found = whole(indexed, "job_3", on_damage=lines.append)
+    found = whole(written, "job_3", on_damage=lines.append)
 
-    assert found == EntityHistory(scanned(indexed, "job_3"), complete=False)
+    assert found == EntityHistory(scanned(written, "job_3"), complete=False)
     assert lines == ["segment-00000002.journal: is missing"]
 
 
 # -- the writer --------------------------------------------------------------------------------------------------------
 
 
-def test_the_writer_indexes_what_it_has_closed(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(history_index=True)
-    write_segments(writer)
-    join_indexer(journal)
-
-    assert [path.name for path in indexes(journal)] == [f".segment-0000000{number}.history" for number in (1, 2, 3)]
-    assert whole(journal, "job_3") == EntityHistory(scanned(journal, "job_3"), complete=True)
-    assert verify(journal).problems == ()
-
-
-def test_a_look_up_has_the_writer_replace_an_unsound_index(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(history_index=True)
-    write_segments(writer)
-    join_indexer(journal)
-    first, second, third = indexes(journal)
-    sound = [path.read_bytes() for path in indexes(journal)]
-    first.unlink()
-    flip(second, second.stat().st_size - 5)
-    third.write_bytes(third.read_bytes()[:100])
-
-    whole(journal, "job_3")
-    join_indexer(journal)
-
-    whole(journal, "job_3")  # the flipped byte may lie in a page that the first look-up did not need
-    join_indexer(journal)
-    assert first.read_bytes() == sound[0]
-    assert third.read_bytes() == sound[2]
-
-
-def test_a_writer_that_continues_a_journal_indexes_what_it_finds(open_writer: Open, journal: Path) -> None:
-    first = open_writer(write_ahead=True)
-    write_segments(first)
-    first.close()
-    (journal / ".segment-00000099.history").write_bytes(b"left by a crash")
-    assert not indexes(journal)[:-1]
-
-    second = open_writer(write_ahead=True, history_index=True)
-    write(second, "job_3")
-    second.flush()
-    second.roll()
-    join_indexer(journal)
-
-    assert [segment_of(path) for path in indexes(journal)] == segments(journal)
-
-
-def test_closing_a_writer_ends_its_indexer(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(history_index=True, segment_bytes=1024)
-    write_segments(writer)
-
-    writer.close()
-
-    assert not [thread for thread in threading.enumerate() if thread.name == f"journal-{journal.name}-index"]
-
-
-def test_an_index_that_cannot_be_written_costs_a_warning_and_nothing_else(
-    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("dispatcher.journal.indexing.write_index", full)
-    writer = open_writer(history_index=True)
-    write_segments(writer)
-    join_indexer(journal)
-    writer.close()
-
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{journal}: the history cannot be indexed: No space left on device"
-    ]
-    assert whole(journal, "job_3") == EntityHistory(scanned(journal, "job_3"), complete=True)
-
-
 def test_histories_are_right_while_the_writer_writes(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(history_index=True, segment_bytes=8192)
+    writer = open_writer(segment_bytes=8192)
     written = 0  # rows of job_3 that are in the files; the writing thread sets it
     ended = threading.Event()
 
@@ -409,124 +226,32 @@ def test_histories_are_right_while_the_writer_writes(open_writer: Open, journal:
     assert len(whole(journal, "job_3").transitions) == 200
 
 
-def test_retention_removes_an_index_with_its_segment(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(history_index=True, retention_bytes=9000)
+@pytest.mark.parametrize("entity", ["job_3", "task_1"])
+def test_retention_makes_the_history_incomplete(open_writer: Open, journal: Path, entity: str) -> None:
+    writer = open_writer(retention_bytes=9000)
     for _ in range(6):
         write_segments(writer, count=1)
-        join_indexer(journal)
-        assert whole(journal, "job_3").transitions == scanned(journal, "job_3")
+        assert whole(journal, entity).transitions == scanned(journal, entity)
         writer.roll()
-        join_indexer(journal)
 
-    kept = segments(journal)
-    assert kept[0].name != "segment-00000001.journal"
-    assert [segment_of(path) for path in indexes(journal)] == kept
-    assert whole(journal, "job_3") == EntityHistory(scanned(journal, "job_3"), complete=False)
-    assert verify(journal).problems == ()
+    assert segments(journal)[0].name != "segment-00000001.journal"
+    assert whole(journal, entity) == EntityHistory(scanned(journal, entity), complete=False)
 
 
-def test_the_index_of_a_segment_that_retention_removes_meanwhile_is_not_kept(
-    indexed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment = segments(indexed)[0]
-    index_path(segment).unlink()
-    replace = Path.replace
+def test_a_start_removes_the_indexes_that_earlier_releases_wrote(open_writer: Open, journal: Path) -> None:
+    first = open_writer(write_ahead=True)
+    write_segments(first)
+    first.close()
+    for name in (".segment-00000001.history", ".segment-00000099.history", ".segment-00000002.history.new-17"):
+        (journal / name).write_bytes(b"an index")
+    others = sorted(path.name for path in journal.iterdir() if ".history" not in path.name)
+    problems = verify(journal).problems
+    expected = EntityHistory(scanned(journal, "job_3"), complete=True)
 
-    def removed_before(draft: Path, path: Path) -> Path:
-        segment.unlink()
-        index_path(segment).unlink(missing_ok=True)
-        return replace(draft, path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", removed_before)
-        index_journal(indexed)
-
-    assert not index_path(segment).exists()
-
-
-def test_recovery_keeps_the_indexes_and_the_history(indexed: Path, tmp_path: Path) -> None:
-    crashed = after_a_crash(indexed, tmp_path / "crashed")
-    expected = scanned(crashed, "job_3")
-    before = {path.name: path.read_bytes() for path in indexes(crashed)}
-    assert whole(crashed, "job_3").transitions == expected
-
-    recover(crashed)
-
-    assert {path.name: path.read_bytes() for path in indexes(crashed)} == before
-    assert whole(crashed, "job_3") == EntityHistory(expected, complete=True)
-    assert index_journal(crashed) == 1
-    assert whole(crashed, "job_3") == EntityHistory(expected, complete=True)
-    assert verify(crashed).problems == ()
-
-
-def test_recovery_takes_the_index_of_a_segment_that_it_sets_aside(indexed: Path, tmp_path: Path) -> None:
-    with closing(JournalWriter(tmp_path / "other", JournalConfig(history_index=False))) as other:
-        write_segments(other, count=6)
-    crashed = after_a_crash(indexed, tmp_path / "crashed")
-    foreign = segments(tmp_path / "other")[5]
-    shutil.copy(foreign, crashed)
-    index_journal(crashed)
-    index = index_path(crashed / foreign.name)
-    assert index.exists()
-
-    recover(crashed)
-
-    assert not index.exists()
-    assert verify(crashed).problems == ()
-
-
-# -- verify, permissions, size -----------------------------------------------------------------------------------------
-
-
-def test_verify_names_an_unsound_index_and_misses_none(indexed: Path) -> None:
-    first, second, third = indexes(indexed)
-    first.unlink()
-    flip(second, second.stat().st_size - 1)
-    shutil.copy(third, indexed / ".segment-00000007.history")
-    flip(third, 3)
-    remedy = "; the journal can be read without it, and dispatcher journal history makes a new one"
-
-    found = verify(indexed)
-
-    assert found.problems == (
-        f".segment-00000002.history: page 0 is damaged{remedy}",
-        f".segment-00000003.history: its header is damaged{remedy}",
-        ".segment-00000007.history: its segment is missing",
-    )
-    assert found.events == 160
-
-
-@pytest.mark.parametrize(("permissions", "mode"), [("private", 0o600), ("group", 0o640), ("everyone", 0o644)])
-def test_an_index_may_be_read_by_those_who_may_read_the_journal(
-    open_writer: Open, journal: Path, permissions: str, mode: int
-) -> None:
-    before = os.umask(0o077)
-    try:
-        writer = open_writer(history_index=True, permissions=permissions)
-        write_segments(writer, count=2)
-        join_indexer(journal)
-        indexes(journal)[0].unlink()
-        index_journal(journal)
-    finally:
-        os.umask(before)
-
-    assert [path.stat().st_mode & 0o777 for path in indexes(journal)] == [mode, mode]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["application_1445144423722_{:04}", "{:06}"])
-def test_indexes_are_small_beside_the_journal(open_writer: Open, journal: Path, name: str) -> None:
-    """At worst each row is of another entity."""
-    writer = open_writer()
-    for number in range(20_000):
-        write(writer, name.format(number * 7919 % 1_000_003))
-    writer.flush()
-    writer.roll()
-    index_journal(journal)
-
-    [segment], [index] = segments(journal), indexes(journal)
-    assert index.stat().st_size <= 0.15 * segment.stat().st_size
-    assert [row.seq for row in whole(journal, name.format(7919 * 5000 % 1_000_003)).transitions] == [5001]
+    assert problems == ()
+    assert whole(journal, "job_3") == expected
+    open_writer(write_ahead=True).close()
+    assert sorted(path.name for path in journal.iterdir()) == others
 
 
 # -- against a scan ----------------------------------------------------------------------------------------------------
@@ -540,14 +265,14 @@ EVENT = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
-@given(events=st.lists(EVENT, max_size=30), damage=st.lists(st.booleans(), max_size=6), limit=st.integers(1, 9))
+@settings(max_examples=tries(25), deadline=None)
+@given(events=st.lists(EVENT, max_size=30), limit=st.integers(1, 9))
 def test_the_history_of_any_journal_is_what_a_scan_finds(
-    events: Sequence[tuple[str | None, list[tuple[str, str, bool]], str]], damage: list[bool], limit: int
+    events: Sequence[tuple[str | None, list[tuple[str, str, bool]], str]], limit: int
 ) -> None:
     with TemporaryDirectory() as folder:
         journal = Path(folder) / "journal"
-        with closing(JournalWriter(journal, JournalConfig(history_index=False))) as writer:
+        with closing(JournalWriter(journal)) as writer:
             for entity, moved, then in events:
                 begin(writer, (writer.seq + 1) * 1000)
                 for machine, name, valid in moved:
@@ -559,10 +284,6 @@ def test_the_history_of_any_journal_is_what_a_scan_finds(
                 if then == "roll":
                     writer.roll()
             writer.flush()
-            index_journal(journal)
-            for path, is_hit in zip(indexes(journal), damage, strict=False):
-                if is_hit:
-                    flip(path, path.stat().st_size - 7)
             for name in ("", "a", "aa", "größe", "\udc80", "job_1", "nobody"):
                 stored = name.encode("utf-8", "backslashreplace").decode()
                 for machine in (None, "Task"):

@@ -20,9 +20,10 @@ from dispatcher.journal import TRANSITIONS, read_rows, verify
 from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import live_states as live_states_module
 from dispatcher.journal.format import frames as frames_module
-from dispatcher.journal.format.frames import ACCEPTED, ROWS, SNAPSHOT, Frame, FrameReader, walk
-from dispatcher.journal.format.live_states import StatesAt, decode_states, encode_states
+from dispatcher.journal.format.frames import ACCEPTED, ROWS, SNAPSHOT, Frame, FrameReader
+from dispatcher.journal.format.live_states import LastStates, StatesAt, decode_states, encode_states
 from dispatcher.journal.format.segments import open_segment_path, open_segments, segment_path, segments
+from dispatcher.journal.read import frames_in
 
 from ...journal_rows import begin, end
 from ..conftest import TIMEOUT_S
@@ -87,7 +88,7 @@ def snapshot_frames(journal: Path) -> list[tuple[Path, Frame]]:
     return [
         (segment, found)
         for segment in (*segments(journal), *open_segments(journal))
-        for found in walk(segment)
+        for found in frames_in(segment)
         if isinstance(found, Frame) and found.header.kind == SNAPSHOT
     ]
 
@@ -239,7 +240,7 @@ def test_rows_that_are_missing_are_logged(open_writer: Open, journal: Path, capl
         flush(writer)
     writer.close()
     [_, second, _] = [
-        each for each in walk(segment_path(journal, 1)) if isinstance(each, Frame) and each.header.kind == ROWS
+        each for each in frames_in(segment_path(journal, 1)) if isinstance(each, Frame) and each.header.kind == ROWS
     ]
     flip(segment_path(journal, 1), second.offset + 70)
 
@@ -334,13 +335,15 @@ def test_entities_in_a_state_that_ends_them_since_the_snapshot_are_left_out(open
 
 
 def test_a_snapshot_comes_back_as_it_was_encoded() -> None:
-    states = {f"Bestellung {number} \n \u20ac \udc80": "OPEN" for number in range(10_000)}
+    states = LastStates({f"Bestellung {number} \n \u20ac \udc80": "OPEN" for number in range(10_000)})
+    states.data = dict.fromkeys(list(states)[::2], '{"version":1,"data":{"name":"€"}}')
     pauses: list[None] = []
     at = StatesAt("Order", 7, 1234, 99, states)
 
     payload = encode_states(at, lambda: pauses.append(None))
 
     assert decode_states(payload) == at
+    assert decode_states(payload).states.data == states.data
     assert len(pauses) == 3
 
 
@@ -367,7 +370,7 @@ def test_frames_of_a_kind_are_found_among_others(
     path = open_segment_path(journal, 1)
 
     for kind in (ROWS, ACCEPTED, SNAPSHOT):
-        expected = [each for each in walk(path) if isinstance(each, Frame) and each.header.kind == kind]
+        expected = [each for each in frames_in(path) if isinstance(each, Frame) and each.header.kind == kind]
         with FrameReader(path) as reader:
             assert list(reader.frames_of(kind)) == expected
             assert list(reader.frames_of(kind, expected[-1].offset if expected else 0)) == expected[-1:]
@@ -385,7 +388,7 @@ def test_what_a_kill_leaves_restores_to_what_its_rows_lead_to(
     """Whatever the end of the open segment is, and whichever snapshots are damaged."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config = JournalConfig(write_ahead=True, history_index=False, segment_age_s=1e6)
+        config = JournalConfig(write_ahead=True, segment_age_s=1e6)
         writer = JournalWriter(folder / "journal", config)
         restore(writer, every=every)
         for step in steps:

@@ -71,7 +71,7 @@ DAMAGES = [zero, cut_at_a_frame, cut_amid_a_frame, Path.unlink]
 def test_a_start_without_a_segment_is_refused_until_the_loss_is_accepted(
     crashed: Path, open_writer: Open, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], number: int
 ) -> None:
-    """Nothing told of it: the start went on without the events."""
+    """Nothing reported it: the start went on without the events."""
     damage(segment_path(crashed, number))
     first = (number - 1) * EACH + 1
     loss = Loss(name(number), number, first, first + EACH - 1)

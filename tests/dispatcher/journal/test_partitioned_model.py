@@ -18,6 +18,7 @@ from dispatcher import JournalConfig, PartitionedJournal
 from dispatcher.journal import recover
 from dispatcher.journal.format.partitions import read_partitions
 
+from ...effort import tries
 from .conftest import JobEvent, after_a_crash, crash_amid, write_event
 
 OPERATIONS = ("open", "rename", "replace", "unlink", "write", "fsync")
@@ -37,7 +38,7 @@ class Partitioned(RuleBasedStateMachine):
         self.generation = 0
         self.number = 0
         self.outstanding: dict[int, list[int]] = {key: [] for key in range(KEYS)}
-        self.config = JournalConfig(write_ahead=True, history_index=False, segment_bytes=1024, segment_age_s=1e6)
+        self.config = JournalConfig(write_ahead=True, segment_bytes=1024, segment_age_s=1e6)
 
     @initialize(partitions=partitions)
     def begin(self, partitions: int) -> None:
@@ -90,7 +91,7 @@ class Partitioned(RuleBasedStateMachine):
 
     @rule(partitions=partitions, salt=salts, changes=st.lists(st.integers(0, 60), max_size=3))
     def crash(self, partitions: int, salt: int, changes: list[int]) -> None:
-        """Crash now, then amid each of the following starts, after so many file operations."""
+        """Crash now, then during each of the following starts, after so many file operations."""
         path = self.next_path()
         after_a_crash(self.journal.path, path)
         self.journal.close()
@@ -122,7 +123,7 @@ class Partitioned(RuleBasedStateMachine):
 
 
 TestPartitioned = pytest.mark.slow(Partitioned.TestCase)
-TestPartitioned.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestPartitioned.settings = settings(max_examples=tries(8), stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.long

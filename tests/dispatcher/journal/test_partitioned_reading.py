@@ -249,7 +249,6 @@ def test_the_commands_take_the_folder_as_one_journal(
     assert [line.split()[2] for line in history.out.splitlines()[1:]] == ["Lamp", "Lamp"]
     assert "the journal has no later transition" in state.out
     assert "disagreement" not in state.err
-    assert all((journal / f"partition-{partition}" / ".segment-00000001.history").exists() for partition in (0, 1))
 
 
 @pytest.mark.parametrize(("at", "state"), [("@1", "ON"), ("@2", "OFF"), ("@9", "ON")])

@@ -16,15 +16,15 @@ from dispatcher.journal import (
     EVENTS,
     TRANSITIONS,
     check_journal,
+    read,
     read_rows,
-    reader,
     recover,
     snapshot,
     tail,
-    verification,
     verify,
 )
-from dispatcher.journal.format.frames import END, ROWS, START, Frame, encode_frame, encode_trailer
+from dispatcher.journal.conditions import Conditions
+from dispatcher.journal.format.frames import END, ROWS, START, Damage, Frame, encode_frame, encode_trailer
 from dispatcher.journal.format.segments import Manifest, open_segments, segment_path, segments
 
 from .conftest import JobEvent, files, flip, frames_of, seqs, write_event
@@ -76,10 +76,10 @@ def roll_meanwhile(
         writer.flush()
         writer.roll()
 
-    def look_and_roll(*args: Any) -> Any:
+    def look_and_roll(*args: Any, **options: Any) -> Any:
         if not after:
             roll()
-        looked = look(*args)
+        looked = look(*args, **options)
         if after:
             roll()
         return looked
@@ -210,7 +210,7 @@ FOUND: dict[str, tuple[Callable[[Path], object], list[str], list[int]]] = {
     "a frame was taken out": (
         lambda journal: replace(journal, 2, lambda data, frames: data[: frames[1].offset] + data[frames[1].end :]),
         [
-            "segment-00000002.journal: 1 frames are missing at byte OFFSET",
+            "segment-00000002.journal: 1 frame is missing at byte OFFSET",
             "segment-00000002.journal, frame 2: seq 4 follows 2",
             "segment-00000002.journal, frame 3: the segment had 2 events and 2 transitions, now 1 and 1",
             "segment-00000002.journal: its trailer does not point to its end",
@@ -294,7 +294,7 @@ def test_an_open_segment_of_a_closed_journal_is_found(sound: Path) -> None:
         ({"kind": 9}, "frame 1: is of the unknown kind 9"),
         ({"kind": START}, "frame 1: cannot be read: "),
         ({"kind": END}, "frame 1: cannot be read: "),
-        ({"number": 2}, "1 frames are missing at byte {start}"),
+        ({"number": 2}, "1 frame is missing at byte {start}"),
         ({"segment": 3}, " bytes from byte {start} on hold no intact frame"),
     ],
     ids=str,
@@ -337,8 +337,8 @@ def test_a_gap_in_the_order_of_acceptance_is_found(open_writer: Open, journal: P
         (snapshot, "segments"),
         (snapshot, "open_segments"),
         (snapshot, "read_manifest"),
-        (snapshot, "_missing_between"),
-        (verification, "open_frames"),
+        (snapshot, "gone_between"),
+        (snapshot, "FrameReader"),
     ],
 )
 @pytest.mark.parametrize("after", [False, True])
@@ -399,8 +399,28 @@ def test_damage_is_logged_without_an_on_damage(sound: Path, caplog: pytest.LogCa
     segment_path(sound, 2).unlink()
 
     assert seqs(sound) == [1, 2, 5, 6]
+    assert [row["seq"] for row in tail(sound, 3)] == [2, 5, 6]
 
-    assert caplog.messages == [f"{sound}: segment-00000002.journal: is missing"]
+    assert caplog.messages == [f"{sound}: segment-00000002.journal: is missing"] * 2
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_segments_and_frames_without_a_matching_row_are_passed_over(sound: Path, newest_first: bool) -> None:
+    for number in (1, 2, 3):
+        path = segment_path(sound, number)
+        flip(path, frames_of(path)[1].end - 1)  # the rows of seq 1, 3 and 5
+    journal = snapshot.look_at(sound)
+
+    found = list(read.rows(journal, TRANSITIONS, where=Conditions({"seq": (5, 5)}), newest_first=newest_first))
+    other = list(read.rows(journal, EVENTS, where=Conditions({"seq": (4, 4)}), columns=("seq", "outcome")))
+
+    # The transitions of an event may be in a frame next to its own.
+    lines = [each.line.partition(":")[0] for each in found if isinstance(each, Damage)]
+    rows = [row["seq"] for each in found if not isinstance(each, Damage) for row in each]
+    assert lines == ["segment-00000003.journal"]
+    assert rows == ([6, 4] if newest_first else [4, 6])
+    assert [list(each) for each in other if not isinstance(each, Damage)] == [[{"seq": 4, "outcome": "handled"}]]
+    assert len(other) == 1
 
 
 def test_readers_do_not_report_the_torn_tail_of_an_open_segment(
@@ -442,14 +462,14 @@ def test_a_segment_that_cannot_be_read_is_named(sound: Path) -> None:
     path.unlink()
     path.mkdir()
 
-    for read in (lambda: seqs(sound), lambda: verify(sound), lambda: tail(sound)):
+    for reads in (lambda: seqs(sound), lambda: verify(sound), lambda: tail(sound)):
         with pytest.raises(JournalError, match=r"segment-00000001.journal: cannot be read: Is a directory"):
-            read()
+            reads()
 
 
 @pytest.mark.parametrize(
     ("module", "moment"),
-    [(snapshot, "segments"), (snapshot, "_missing_between"), (reader, "_rows_frames"), (reader, "open_frames")],
+    [(snapshot, "segments"), (snapshot, "gone_between"), (read, "frames_in"), (snapshot, "FrameReader")],
 )
 def test_rows_that_are_read_beside_a_writer_have_no_gap(
     open_writer: Open,
@@ -511,7 +531,7 @@ def test_tail_of_an_empty_journal_is_empty(writer: JournalWriter, journal: Path)
 
 @pytest.mark.parametrize(
     ("module", "moment"),
-    [(snapshot, "open_segments"), (snapshot, "segments"), (reader, "_rows_frames"), (reader, "open_frames")],
+    [(snapshot, "open_segments"), (snapshot, "segments"), (read, "frames_in"), (snapshot, "FrameReader")],
 )
 def test_tail_misses_no_segment_that_is_closed_meanwhile(
     open_writer: Open,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dispatcher import JournalError, JournalWriter
+from dispatcher import JournalError, JournalWriter, PartitionedJournal
 from dispatcher.journal import TRANSITIONS, verify
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START
 from dispatcher.journal.format.segments import (
@@ -21,6 +22,7 @@ from dispatcher.journal.format.segments import (
     segment_path,
     segments,
 )
+from dispatcher.util import threads
 
 from ..waiting import until
 from .conftest import JobEvent, files, flip, frames_of, seqs, write_event
@@ -191,7 +193,7 @@ def test_an_age_may_be_longer_than_any_wait(open_writer: Open) -> None:
     writer = open_writer(segment_age_s=1e9, durability="interval", sync_interval_ms=10**12)
     write_event(writer)
     writer.flush()
-    keeper = writer._keeper._thread
+    keeper = writer._keeper._thread.thread
     assert keeper is not None
 
     keeper.join(0.02)
@@ -218,6 +220,27 @@ def test_under_interval_the_disk_has_it_soon_while_nothing_happens(open_writer: 
     write_event(writer)
     writer.flush()
     until(lambda: writer.log.syncs == 2, "the second fsync")
+
+
+def test_the_journals_thread_starts_after_a_start_that_has_raised(
+    open_writer: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as started, so nothing was synced at intervals any more."""
+    writer = open_writer(durability="interval", sync_interval_ms=1)
+
+    def raise_once(thread: threading.Thread) -> bool:
+        monkeypatch.undo()
+        raise RecursionError
+
+    monkeypatch.setattr(threads, "try_to_start", raise_once)
+    write_event(writer)
+    with pytest.raises(RecursionError):
+        writer.flush()
+
+    write_event(writer)
+    writer.flush()
+
+    until(lambda: writer.log.syncs == 1, "the fsync")
 
 
 @pytest.mark.parametrize(("durability", "syncs"), [("none", 0), ("sync", 2)])
@@ -497,8 +520,36 @@ def test_a_refused_folder_is_free_for_the_next_writer(open_writer: Open, journal
         open_writer()
     (journal / "journal.json").unlink()
     (journal / OPEN_1).mkdir(parents=True)
-    with pytest.raises(JournalError, match="the journal cannot be written: Is a directory"):
+    with pytest.raises(JournalError, match="cannot be read: Is a directory"):
         open_writer(write_ahead=True)
     (journal / OPEN_1).rmdir()
 
     open_writer().close()
+
+
+@pytest.mark.parametrize("make", [JournalWriter, lambda path: PartitionedJournal(path).open(2)])
+def test_a_folder_with_other_files_is_no_place_for_a_journal(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    for name in ("notes.txt", "photo.png", ".hidden"):
+        (tmp_path / name).touch()
+
+    with pytest.raises(JournalError, match=r"holds no journal, but notes\.txt and 1 more; choose a new"):
+        make(tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".hidden", "notes.txt", "photo.png"]
+
+
+@pytest.mark.parametrize("make", [JournalWriter, lambda path: PartitionedJournal(path).open(2)])
+@pytest.mark.parametrize("path", ["file", "file/journal"])
+def test_a_file_in_the_place_of_the_folder_is_not_answered_with_make_room(
+    tmp_path: Path, make: Callable[[Path], object], path: str
+) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(JournalError, match="The path, or a part of it, is a file: give the journal another folder"):
+        make(tmp_path / path)
+
+
+def test_the_hidden_files_of_a_file_system_leave_a_folder_empty(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".keep").touch()
+
+    JournalWriter(tmp_path).close()

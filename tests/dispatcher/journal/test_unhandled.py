@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher import JournalConfig, JournalError, JournalWriter
-from dispatcher.journal import unhandled
-from dispatcher.journal.unhandled import read_unhandled
+from dispatcher import JournalConfig, JournalWriter
+from dispatcher.journal import read
+from dispatcher.journal.format.segments import segments
+from dispatcher.journal.read import read_unhandled
+
+from .conftest import frames_of
 
 WAIT_S = 60.0
 
@@ -41,43 +44,37 @@ def test_what_was_settled_is_not_unhandled(tmp_path: Path) -> None:
     assert seqs(tmp_path) == [2, 4]
 
 
-def test_a_segment_that_is_closed_while_it_is_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_that_is_closed_before_it_is_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_in(tmp_path)
     writer.append_accepted(line(1))
-    looks = []
+    damages: list[str] = []
 
     def look_at(folder: Path) -> Any:
-        snapshot = original(folder)
-        looks.append(snapshot)
-        if len(looks) == 1:
-            writer.roll()
-        return snapshot
-
-    original = unhandled.look_at
-    monkeypatch.setattr(unhandled, "look_at", look_at)
-
-    assert seqs(tmp_path) == [1]
-    assert len(looks) == 2
-    writer.close()
-
-
-def test_a_journal_that_never_rests_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = writer_in(tmp_path)
-
-    def look_at(folder: Path) -> Any:
-        writer.append_accepted(line(1))
         snapshot = original(folder)
         writer.roll()
         return snapshot
 
-    original = unhandled.look_at
-    monkeypatch.setattr(unhandled, "look_at", look_at)
+    original = read.look_at
+    monkeypatch.setattr(read, "look_at", look_at)
 
-    with pytest.raises(JournalError, match="its segments change while they are read"):
-        read_unhandled(tmp_path)
+    assert [each.seq for each in read_unhandled(tmp_path, damages.append).events] == [1]
+    assert damages == []
     writer.close()
+
+
+def test_a_segment_that_was_cut_between_frames_is_reported(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path)
+    writer.append_accepted(line(1))
+    writer.append_accepted(line(2))
+    writer.close()
+    [segment] = segments(tmp_path)
+    segment.write_bytes(segment.read_bytes()[: frames_of(segment)[2].offset])
+    damages: list[str] = []
+
+    found = read_unhandled(tmp_path, damages.append)
+
+    assert [each.seq for each in found.events] == [1]
+    assert damages == ["segment-00000001.journal: has no end"]
 
 
 def test_beside_a_writer_no_event_is_missed_or_seen_twice(tmp_path: Path) -> None:

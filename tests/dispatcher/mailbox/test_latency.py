@@ -81,7 +81,7 @@ def test_it_is_started_once(started: MailboxMetricsController, clock: ManualCloc
         started.start_latency_measurement()
 
     assert not started.is_waiting_for_start
-    assert clock.pending_timers() == 1
+    assert clock.pending_timers == 1
 
 
 def test_it_is_started_only_after_it_was_set_up(metrics: MailboxMetricsController) -> None:
@@ -96,7 +96,7 @@ def test_setting_it_up_registers_no_timer(
 ) -> None:
     metrics.set_up_latency_measurement(clock, executor)
 
-    assert clock.pending_timers() == 0
+    assert clock.pending_timers == 0
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_one_measurement_is_under_way_at_a_time(
     clock.advance(10 * INTERVAL_MS)
 
     assert mailbox.size() == 1
-    assert clock.pending_timers() == 0
+    assert clock.pending_timers == 0
     assert measurements(started) == 0
 
 
@@ -186,7 +186,7 @@ def test_stopping_drops_the_timer(started: MailboxMetricsController, mailbox: Ta
 
     clock.advance(2 * INTERVAL_MS)
 
-    assert clock.pending_timers() == 0
+    assert clock.pending_timers == 0
     assert mailbox.size() == 0
 
 
@@ -204,7 +204,7 @@ def test_a_mailbox_that_takes_no_mail_ends_the_measurements(
 
     clock.advance(3 * INTERVAL_MS)
 
-    assert clock.pending_timers() == 0
+    assert clock.pending_timers == 0
     assert measurements(started) == 0
 
 
@@ -216,7 +216,7 @@ def test_a_mailbox_that_closes_with_a_measurement_in_it_ends_the_measurements(
     left = mailbox.close()
 
     assert len(left) == 1
-    assert clock.pending_timers() == 0
+    assert clock.pending_timers == 0
     assert measurements(started) == 0
 
 
@@ -256,7 +256,7 @@ def test_the_first_mail_starts_the_measurements(
 
     assert before
     assert not metrics.is_waiting_for_start
-    assert clock.pending_timers() == 1
+    assert clock.pending_timers == 1
 
 
 def test_the_first_mail_does_not_start_measurements_a_second_time(
@@ -267,7 +267,7 @@ def test_the_first_mail_does_not_start_measurements_a_second_time(
 
     processor.run_mailbox_step()
 
-    assert clock.pending_timers() == 1
+    assert clock.pending_timers == 1
 
 
 @pytest.mark.parametrize("stop", [MailboxProcessor.suspend, MailboxProcessor.all_actions_completed])

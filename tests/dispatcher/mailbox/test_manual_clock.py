@@ -46,7 +46,7 @@ def test_advance_fires_each_timer_at_its_own_time(clock: ManualClock, fired: lis
 
     assert fired == [("a", 110, 110), ("b", 120, 120), ("c", 130, 130)]
     assert clock.current_processing_time() == 130
-    assert clock.pending_timers() == 1
+    assert clock.pending_timers == 1
 
 
 def test_a_callback_s_error_goes_to_its_future_and_to_the_caller_of_advance(

@@ -112,8 +112,7 @@ def test_a_dispatcher_that_has_stopped_holds_no_descriptor(monkeypatch: pytest.M
 def test_waits_leave_half_of_the_descriptors_to_the_program() -> None:
     """2,000 dispatchers took every one of 1,024, and the program's next `open` failed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Path(os.devnull).open() as lowest:
-        limit = 2 * (lowest.fileno() + 50)
+    limit = 2 * (max(int(each.name) for each in Path("/proc/self/fd").iterdir()) + 50)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     parkings = [Parking() for _ in range(limit)]
     try:

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,6 +28,7 @@ from dispatcher.mailbox import (
     Suspension,
 )
 
+from ...effort import tries
 from .conftest import TIMEOUT_S, LoggingTimer, arrive_while_waiting
 from .processor_model import Deed, Do, Failure, ProcessorModel, Send, TryYield, Turn
 
@@ -238,10 +238,5 @@ class ProcessorMachine(RuleBasedStateMachine):
             assert not waiting
 
 
-class TestProcessorAgainstItsModelBriefly(ProcessorMachine.TestCase):
-    settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
-
-
-@pytest.mark.slow
 class TestProcessorAgainstItsModel(ProcessorMachine.TestCase):
-    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=tries(40), stateful_step_count=30, deadline=None)

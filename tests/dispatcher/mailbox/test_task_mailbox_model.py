@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dispatcher.errors import MailboxClosedError
 from dispatcher.mailbox import MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
 
+from ...effort import tries
 from .conftest import TIMEOUT_S, arrive_while_waiting, do_nothing, mail
 from .mailbox_model import MailboxModel, effective, original
 
@@ -144,13 +145,8 @@ class MailboxMachine(RuleBasedStateMachine):
         assert self.mailbox.new_urgent_mail is bool(self.model.queue.urgent)
 
 
-class TestMailboxAgainstItsModelBriefly(MailboxMachine.TestCase):
-    settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
-
-
-@pytest.mark.slow
 class TestMailboxAgainstItsModel(MailboxMachine.TestCase):
-    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=tries(40), stateful_step_count=30, deadline=None)
 
 
 def produce(mailbox: TaskMailbox, producer: int, start: threading.Barrier) -> None:

@@ -155,7 +155,7 @@ def test_a_take_that_ignores_deferrable_filters_by_the_original_priority(mailbox
 
 
 def test_urgent_mail_is_still_seen_after_takes_from_the_queue(mailbox: TaskMailbox) -> None:
-    """The hints are made anew from the queue's head after each take from its middle."""
+    """The hints are made again from the queue's head after each take from its middle."""
     put_all(mailbox, urgent("u1", 0), mail("a", 0))
     mailbox.create_batch()
     put_from_outside(mailbox, mail("b", 5), urgent("u2", 0), urgent("u3", 5))

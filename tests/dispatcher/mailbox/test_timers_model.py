@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -18,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import ManualClock
 from dispatcher.mailbox.time_service import TimerFuture
+
+from ...effort import tries
 
 START_MS = 100
 
@@ -249,15 +250,10 @@ class TimersMachine(RuleBasedStateMachine):
         assert self.real.log == model.log
         assert self.real.states() == [task.state for task in model.tasks]
         assert clock.current_processing_time() == model.now_ms
-        assert clock.pending_timers() == len(model.waiting)
+        assert clock.pending_timers == len(model.waiting)
         assert clock.next_timer_ms() == min((due_ms for due_ms, _, _ in model.waiting), default=None)
         assert clock.is_terminated() is (model.status != "alive")
 
 
-class TestTimersBriefly(TimersMachine.TestCase):
-    settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
-
-
-@pytest.mark.slow
 class TestTimers(TimersMachine.TestCase):
-    settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=tries(80), stateful_step_count=25, deadline=None)

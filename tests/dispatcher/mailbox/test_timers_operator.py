@@ -92,7 +92,7 @@ def test_once_quiesced_nothing_is_registered_with_the_service(
     future = register(timers, lambda _: None)
     clock.advance(100)
 
-    assert clock.pending_timers() == 0
+    assert clock.pending_timers == 0
     assert not future.done()
 
 

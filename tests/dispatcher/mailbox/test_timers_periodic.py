@@ -77,7 +77,7 @@ def test_with_a_fixed_delay_the_next_run_is_a_period_after_the_end_of_a_run(cloc
     clock.advance(24)
 
     assert runs == [(1010, 1010), (1022, 1022)]
-    assert clock.pending_timers() == 1
+    assert clock.pending_timers == 1
 
 
 @pytest.mark.parametrize("period_ms", [0, -5])

@@ -1,4 +1,4 @@
-"""The alert rules and the Grafana board, by promtool and by a real Prometheus that scrapes a daemon in trouble."""
+"""The alert rules and the Grafana boards, by promtool and by a real Prometheus that scrapes a daemon in trouble."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ..log_of_test import log_on
 from ._daemon import Daemon, Job
 from ._prometheus import BINARY, PROMTOOL, eventually, free_port, prometheus
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.long
 
 CONFIG = Path(__file__).parents[3] / "config"
 RULES = (CONFIG / "alerts.yaml").read_text()
-BOARD = json.loads((CONFIG / "grafana" / "dispatcher.json").read_text())
+BOARDS = {path.stem: json.loads(path.read_text()) for path in (CONFIG / "grafana").glob("*.json")}
 ALERTS = [rule["alert"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"]]
 
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: apt-get install prometheus")
@@ -49,11 +50,11 @@ def test_each_rule_has_a_test_that_it_fires_and_one_that_it_is_silent() -> None:
     assert [alert for alert in ALERTS if not any(name.startswith(f"{alert} is silent") for name in names)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @needs_promtool
 def test_the_tests_notice_each_rule_that_never_fires(tmp_path: Path) -> None:
     rules = yaml.safe_load(RULES)
-    for rule in rules["groups"][0]["rules"]:
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
         rule["expr"] = f"({rule['expr']}) > +Inf"
 
     ran = run_promtool(tmp_path, yaml.safe_dump(rules))
@@ -80,11 +81,21 @@ TOO_EAGER = [
     ("JournalFailed", "dispatcher_journal_failed", "dispatcher_failed"),
     ("JournalOutstandingGrows", "> 0", "> -1e9"),
     ("JournalOutstandingGrows", "> 1000", "> 100"),
+    ("StoreFails", "> 0", ">= 0"),
     ("InvalidTransitions", "> 0", ">= 0"),
+    ("Degraded", "for: 1m", "for: 0s"),
+    ("DeadLettersLost", "> 0", ">= 0"),
+    ("LogLinesLost", "> 0", ">= 0"),
+    ("StoreIsSlow", "for: 1m", "for: 0s"),
+    ("ApplicationsWait", "> 900", "> 800"),
+    ("NodesUnhealthy", "for: 5m", "for: 1m"),
+    ("NodesUnhealthy", "LOST", "LOST|DECOMMISSIONED"),
+    ("ApplicationsFail", "> 0.1", "> 0.04"),
+    ("ApplicationsFail", "> 2", "> 0"),
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 @needs_promtool
 @pytest.mark.parametrize("turn", range(3))
 def test_the_tests_notice_each_rule_that_fires_on_what_only_looks_like_it(tmp_path: Path, turn: int) -> None:
@@ -107,7 +118,7 @@ def shortened(rules: str) -> str:
     """The rules with seconds for minutes."""
     rules = re.sub(r"\[\d+m\]", "[4s]", rules)
     rules = re.sub(r"for: \d+m", "for: 1s", rules)
-    return rules.replace("offset 1m", "offset 1s").replace("> 60", "> 1")
+    return rules.replace("offset 1m", "offset 1s").replace("> 60", "> 1").replace("> 900", "> 1")
 
 
 @pytest.mark.slow
@@ -138,7 +149,16 @@ def test_each_alert_fires_and_resolves_in_a_real_prometheus(tmp_path: Path) -> N
             eventually(lambda: server.query("up == 1"), lambda: "the daemon is not scraped")
             resolve(*ALERTS)
 
-            fire(lambda: daemon.post(daemon.central, Job.STARTED, Job.BROKEN), "EventsFail", "InvalidTransitions")
+            fire(
+                lambda: daemon.post(daemon.central, Job.STARTED, Job.BROKEN),
+                "EventsFail",
+                "InvalidTransitions",
+                "Degraded",
+            )
+            fire(lambda: daemon.post(daemon.losing, Job.BROKEN), "DeadLettersLost")
+            with log_on("/dev/full") as full:
+                resolve("LogLinesLost")  # Prometheus knows the file
+                fire(lambda: full.warning("a line that is lost"), "LogLinesLost")
 
             daemon.post(daemon.central, Job.HUNG, *[Job.STARTED] * 1200)
             daemon.post(daemon.bounded, Job.HUNG, *[Job.STARTED] * 1990)
@@ -164,6 +184,13 @@ def test_each_alert_fires_and_resolves_in_a_real_prometheus(tmp_path: Path) -> N
             def fail() -> None:
                 raise LookupError("lost")
 
+            daemon.store.fails = True
+            fire(lambda: None, "StoreFails", "StoreIsSlow")
+
+            fire(daemon.fail_application, "ApplicationsFail")
+            daemon.trouble_the_cluster()
+            fire(lambda: None, "ApplicationsWait", "NodesUnhealthy")
+
             daemon.newest.mailbox_executor.execute(fail)
             daemon.journal.log.fail(OSError(errno.ENOSPC, "No space left on device"))
             fire(lambda: None, "DispatcherFailed", "JournalFailed")
@@ -173,39 +200,51 @@ def test_each_alert_fires_and_resolves_in_a_real_prometheus(tmp_path: Path) -> N
     assert set(ALERTS) == set(fired)
 
 
-def expressions() -> dict[str, str]:
-    """Every expression of the board by the titles of its panels, as Grafana sends it for all dispatchers."""
+def expressions(board: Any) -> dict[str, str]:
+    """Every expression of the board by the titles of its panels, as Grafana sends it for all there is."""
     found = {}
-    for panel in BOARD["panels"]:
+    for panel in board["panels"]:
         for target in panel.get("targets", ()):
-            expression = target["expr"].replace("$dispatcher", ".*").replace("$__rate_interval", "5s")
+            expression = re.sub(r"\$(dispatcher|queue)\b", ".*", target["expr"]).replace("$__rate_interval", "5s")
             assert "$" not in expression, expression
             found[f"{panel['title']} {target['refId']}"] = expression
     return found
 
 
-def test_the_board_has_the_variable_and_the_panels() -> None:
-    [variable] = [each for each in BOARD["templating"]["list"] if each["name"] == "dispatcher"]
-    titles = {panel["title"] for panel in BOARD["panels"]}
-    ids = [panel["id"] for panel in BOARD["panels"]]
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_has_its_variables_and_distinct_panels(name: str) -> None:
+    board = BOARDS[name]
+    variables = {each["name"]: each.get("definition", "") for each in board["templating"]["list"]}
+    ids = [panel["id"] for panel in board["panels"]]
 
-    assert "label_values(dispatcher_event_queue_size, dispatcher)" in variable["definition"]
-    assert all('dispatcher=~"$dispatcher"' in t["expr"] for p in BOARD["panels"] for t in p.get("targets", ()))
+    assert board["uid"] == name
+    assert "label_values" in variables["dispatcher"]
+    assert all('dispatcher=~"$dispatcher"' in t["expr"] for p in board["panels"] for t in p.get("targets", ()))
     assert len(set(ids)) == len(ids)
-    assert titles >= {
+
+
+def test_the_boards_have_the_panels_that_an_operator_looks_for() -> None:
+    titles = {name: {panel["title"] for panel in board["panels"]} for name, board in BOARDS.items()}
+
+    assert titles["dispatcher"] >= {
         *("Queue by type", "Rate by type", "Share of time by type", "Slow runs", "What runs now", "Rejected by reason"),
         *("Dropped by reason", "Journal", "Transitions", "Entities by state"),
+    }
+    assert titles["resourcemanager"] >= {
+        *("Nodes by state", "Used memory by queue", "Pending memory by queue", "Oldest wait by queue"),
+        *("Nodes that do not run", "Nodes without series", "Store failures", "Age of the state"),
     }
 
 
 @pytest.mark.slow
 @needs_prometheus
-def test_every_expression_of_the_board_has_a_result(tmp_path: Path) -> None:
+def test_every_expression_of_the_boards_has_a_result(tmp_path: Path) -> None:
     port = free_port()
     with prometheus(tmp_path, f"127.0.0.1:{port}") as server, Daemon(tmp_path / "journal", port) as daemon:
         daemon.post(daemon.bounded, Job.HUNG, *[Job.STARTED] * 2100)  # the last ones are refused
         daemon.post(daemon.newest, Job.HUNG, *[Job.STARTED] * 10)  # the oldest ones are dropped
-        for title, expression in expressions().items():
+        daemon.trouble_the_cluster()
+        for title, expression in [each for board in BOARDS.values() for each in expressions(board).items()]:
 
             def has_result(expression: str = expression) -> bool:
                 daemon.post(daemon.central, Job.STARTED, Job.BROKEN, Job.SLOW)

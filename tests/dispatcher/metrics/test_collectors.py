@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
@@ -54,6 +55,19 @@ def test_each_registry_has_a_collector_of_its_own() -> None:
 
     assert collectors.of(first) is collectors.of(first)
     assert collectors.of(first) is not collectors.of(second)
+
+
+def test_a_registry_is_freed_though_what_its_collector_shows_leads_to_it() -> None:
+    """Each resource manager that had ended stayed in memory, with all that it had known."""
+    registry, collectors, shown = CollectorRegistry(), RegistryCollectors(Numbers), Counted(1)
+    collector = collectors.of(registry)
+    collector.kept, shown.registry = shown, registry  # type: ignore[attr-defined]
+    freed = weakref.ref(registry)
+
+    del registry, collector, shown
+    gc.collect()
+
+    assert freed() is None
 
 
 def test_threads_that_ask_at_the_same_time_get_the_same_collector() -> None:

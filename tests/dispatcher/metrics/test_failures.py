@@ -7,12 +7,13 @@ import logging
 import weakref
 from collections.abc import Callable
 from enum import Enum
+from itertools import count
 from typing import Any
 
 import pytest
 
 from dispatcher import AsyncDispatcher
-from dispatcher.dispatching.error_policy import Failures
+from dispatcher.dispatching.recent_failures import RecentFailures
 
 from ..conftest import TIMEOUT_S, Numbered, OfEntity, Unreadable, Work
 
@@ -74,7 +75,7 @@ def test_an_event_without_a_handler_is_recorded(make: Make) -> None:
 
 
 def test_the_last_100_are_kept_and_the_newest_comes_first() -> None:
-    failures = Failures(clock=lambda: 12.5)
+    failures = RecentFailures(clock=lambda: 12.5)
 
     for number in range(1, 251):
         failures.add(OfEntity(number), ValueError(number))
@@ -85,8 +86,59 @@ def test_the_last_100_are_kept_and_the_newest_comes_first() -> None:
     assert {record.at for record in records} == {12.5}
 
 
+def test_the_failures_after_a_number_are_told() -> None:
+    failures = RecentFailures()
+    before = failures.last_number()
+    for _ in range(150):
+        failures.add(Numbered(), ValueError())
+
+    assert (before, failures.last_number()) == (0, 150)
+    assert [each.number for each in failures.newest_first(after=147)] == [150, 149, 148]
+    assert failures.newest_first(after=150) == []
+
+
+def test_failures_of_one_type_and_error_class_are_a_group() -> None:
+    now = 100.0
+    failures = RecentFailures(clock=lambda: now)
+    failures.add(OfEntity("a"), ValueError("first"))
+    now = 150.0
+    failures.add(OfEntity("b"), OSError("down"), is_retried=True)
+    failures.add(OfEntity("c"), ValueError("second"))
+
+    values, down = sorted(failures.groups(), key=lambda group: group.newest.error_class, reverse=True)
+
+    assert (values.failed, values.retried, values.first_at, values.since_at) == (2, 0, 100.0, 100.0)
+    assert (values.newest.entity, values.newest.message, values.newest.at) == ("c", "second", 150.0)
+    assert (down.failed, down.retried) == (0, 1)
+    assert [record.message for record in failures.newest_first()] == ["second", "first"], "an attempt is no failure"
+
+
+@pytest.mark.parametrize("later", [161.0, 30.0], ids=["after a minute", "after the clock was set back"])
+def test_a_group_that_has_not_failed_for_a_minute_begins_anew(later: float) -> None:
+    now = 100.0
+    failures = RecentFailures(clock=lambda: now)
+    failures.add(Numbered(), ValueError())
+    now = later
+    failures.add(Numbered(), ValueError())
+
+    (group,) = failures.groups()
+
+    assert (group.failed, group.first_at, group.since_at) == (2, 100.0, later)
+
+
+def test_the_last_100_groups_are_kept() -> None:
+    times = count()
+    failures = RecentFailures(clock=lambda: next(times))
+    for number in range(150):
+        failures.add(Numbered(), type(f"Error{number}", (Exception,), {})())
+
+    groups = failures.groups()
+
+    assert [group.newest.error_class for group in groups] == [f"Error{number}" for number in range(149, 49, -1)]
+
+
 def test_long_messages_and_deep_tracebacks_are_cut() -> None:
-    failures = Failures()
+    failures = RecentFailures()
 
     failures.add(Numbered(), raised(ValueError("x" * 10_000), depth=50))
     failures.add(Numbered(), ValueError("\ud800" * 499))
@@ -99,7 +151,7 @@ def test_long_messages_and_deep_tracebacks_are_cut() -> None:
 
 
 def test_hostile_events_and_errors_are_recorded() -> None:
-    failures = Failures()
+    failures = RecentFailures()
 
     failures.add(Unreadable(), HostileError())
 

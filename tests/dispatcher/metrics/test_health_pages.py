@@ -381,7 +381,7 @@ def test_ten_scrapes_at_once_are_all_answered(site: Site, make: Make) -> None:
 
     class Meeting:
         def collect(self) -> list[Metric]:
-            together.wait(TIMEOUT_S)  # all of them are under way
+            together.wait(TIMEOUT_S)  # all of them are in flight
             return []
 
     site.registry.register(Meeting())

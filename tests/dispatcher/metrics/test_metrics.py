@@ -51,6 +51,7 @@ NAMES = {
     "dispatcher_running_seconds",
     "dispatcher_slow",
     "dispatcher_idle_seconds",
+    "dispatcher_degraded",
     "dispatcher_failed",
     "dispatcher_mailbox_mails",
     "dispatcher_mailbox_latency_seconds",

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import tracemalloc
-from array import array
+from typing import Any
 
-from dispatcher.metrics.transition_ring import KEPT, TransitionColumns, TransitionRing
+from dispatcher.metrics.transition_ring import KEPT, TransitionRing
 
 
-def columns(*entities: str, at: int = 0) -> TransitionColumns:
-    count = len(entities)
-    times = array("q", range(at, at + count))
-    return TransitionColumns(entities, ("Job",) * count, ("NEW",) * count, ("GO",) * count, ("UP",) * count, times)
+def moves(*entities: str, at: int = 0, before: str = "NEW") -> list[tuple[Any, ...]]:
+    return [(entity, "Job", before, "GO", "UP", at + number) for number, entity in enumerate(entities)]
 
 
 def test_transitions_are_numbered_and_come_newest_first() -> None:
     ring = TransitionRing(10)
 
-    ring.add(columns("a", "b", at=100))
-    ring.add(columns("a", at=200))
+    ring.add([*moves("a", "b", at=100), ("a", "Job", "UP", "", "", 0)])  # that it is forgotten is no transition
+    ring.add(moves("a", at=200))
 
     found = ring.history("a")
     assert [(each.number, each.at, each.to_state, each.valid) for each in found.transitions] == [
@@ -31,8 +30,8 @@ def test_transitions_are_numbered_and_come_newest_first() -> None:
 
 def test_a_page_begins_before_a_number() -> None:
     ring = TransitionRing(10)
-    ring.add(columns("a", "a", "a"))
-    ring.add(columns("a", "a"))
+    ring.add(moves("a", "a", "a"))
+    ring.add(moves("a", "a"))
 
     first = ring.history("a", limit=2)
     second = ring.history("a", limit=2, before=4)
@@ -44,7 +43,7 @@ def test_a_page_begins_before_a_number() -> None:
 
 def test_only_transitions_of_the_machine_are_found() -> None:
     ring = TransitionRing(10)
-    ring.add(columns("a"))
+    ring.add(moves("a"))
 
     assert ring.history("a", "Batch").transitions == []
     assert len(ring.history("a", "Job").transitions) == 1
@@ -53,9 +52,8 @@ def test_only_transitions_of_the_machine_are_found() -> None:
 def test_only_changes_of_state_are_found_if_only_they_are_wanted() -> None:
     """An entity that handled many events in one state had no place left for its changes."""
     ring = TransitionRing(1000)
-    ring.add(columns("a"))
-    stays = columns(*("a",) * 300)
-    ring.add(stays._replace(from_states=stays.to_states))
+    ring.add(moves("a"))
+    ring.add(moves(*("a",) * 300, before="UP"))
 
     found = ring.history("a", limit=200, changes_only=True)
 
@@ -66,7 +64,7 @@ def test_only_changes_of_state_are_found_if_only_they_are_wanted() -> None:
 def test_the_oldest_are_forgotten_one_by_one_as_it_seems() -> None:
     ring = TransitionRing(10)
     for number in range(8):
-        ring.add(columns(*("a",) * 3, at=number * 3))
+        ring.add(moves(*("a",) * 3, at=number * 3))
 
         kept = ring.history("a", limit=1000)
         assert [each.number for each in kept.transitions] == list(range(number * 3 + 3, max(0, number * 3 - 7), -1))
@@ -76,7 +74,7 @@ def test_the_oldest_are_forgotten_one_by_one_as_it_seems() -> None:
 def test_a_chunk_beyond_the_size_is_cut() -> None:
     ring = TransitionRing(4)
 
-    ring.add(columns(*"abcdefgh"))
+    ring.add(moves(*"abcdefgh"))
 
     assert ring.size() == 4
     assert ring.history("d").transitions == []
@@ -86,7 +84,7 @@ def test_a_chunk_beyond_the_size_is_cut() -> None:
 def test_transitions_added_while_a_history_is_read_do_not_hide_older_ones() -> None:
     """The numbers of the kept ones were computed from a count that was read after the lock was released."""
     ring = TransitionRing(10)
-    ring.add(columns("a", "b"))
+    ring.add(moves("a", "b"))
 
     class Meanwhile:
         """A lock after whose first release another thread adds transitions."""
@@ -95,18 +93,36 @@ def test_transitions_added_while_a_history_is_read_do_not_hide_older_ones() -> N
 
         def __exit__(self, *_: object) -> None:
             ring._lock = threading.Lock()
-            ring.add(columns(*"bbbbbbbb"))
+            ring.add(moves(*"bbbbbbbb"))
 
     ring._lock = Meanwhile()  # type: ignore[assignment]
 
     assert [each.number for each in ring.history("a").transitions] == [1]
 
 
+def test_rows_are_added_without_an_object_for_each() -> None:
+    """Each row had an iterator of its own for a moment: so many objects started collections, of all rows as well."""
+    ring, rows, collections = TransitionRing(200_000), moves(*map(str, range(10_000))), 0
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        nonlocal collections
+        collections += phase == "stop"
+
+    gc.collect()
+    gc.callbacks.append(count)
+    try:
+        ring.add(rows)
+    finally:
+        gc.callbacks.remove(count)
+
+    assert collections <= 1
+
+
 def test_it_is_switched_off_and_on() -> None:
     ring = TransitionRing(0)
-    ring.add(columns("a"))
+    ring.add(moves("a"))
     ring.resize(5)
-    ring.add(columns("a"))
+    ring.add(moves("a"))
     assert [each.number for each in ring.history("a").transitions] == [2]
     assert not ring.history("a").is_whole
 
@@ -124,7 +140,7 @@ def test_as_many_as_a_door_keeps_take_less_than_32_mb() -> None:
         for chunk in range(60):
             first = chunk * 500
             names = [f"container_1700000000000_0001_01_{first + number:08d}" for number in range(500)]
-            ring.add(columns(*names, at=first))
+            ring.add(moves(*names, at=first))
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

@@ -17,6 +17,7 @@ from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, Retry
 from dispatcher.ops import ops_app, stacks
 from dispatcher.ops.dispatchers import type_items
 from dispatcher.ops.sampler import Sampler, TypeRate
+from dispatcher.service import note_failure
 from dispatcher.view import dispatchers
 
 from ..conftest import Numbered, Work
@@ -61,7 +62,7 @@ def test_the_process_is_described(client: Client) -> None:
 def test_the_services_are_a_tree(client: Client) -> None:
     daemon, part = CompositeService("the daemon"), AsyncDispatcher(name="its dispatcher")
     daemon.add_service(part)
-    part.note_failure(ValueError("broken\nin two"))
+    note_failure(part, ValueError("broken\nin two"))
 
     root = item(client.json("/process")["services"], name="the daemon")
 
@@ -124,7 +125,9 @@ def test_what_is_scheduled_is_listed_soonest_first(client: Client, central: Hang
     assert (every["every_s"], every["event_class"]) == (7200, "")
     assert once == {
         "due": 4_000_000_000_000,
+        "last": None,
         "every_s": None,
+        "cron": None,
         "key": "",
         "event_class": "Work",
         "event_type": "DO",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from itertools import islice
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, Info
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
@@ -20,6 +22,7 @@ from dispatcher import AsyncDispatcher, CompositeService, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor
 from dispatcher.ops.sampler import shared_sampler
 from dispatcher.web.config import WebConfig
+from dispatcher.web.tokens import add_line, new_token
 
 from .client import WAIT_S, Hanging, Job, hanging
 
@@ -174,3 +177,54 @@ def test_a_log_level_is_set_through_the_door_and_restored_by_its_stop(
 def test_the_sampler_ends_with_its_last_door(folder: Path) -> None:
     with OpsDoor(web=at(folder)):
         assert shared_sampler.is_running()
+
+
+def test_metrics_and_probes_are_at_the_same_host_while_a_handler_hangs(folder: Path, central: Hanging) -> None:
+    registry = CollectorRegistry()
+    Info("build", "Of a test.", registry=registry).info({"version": "1"})
+    daemon = CompositeService("daemon")
+    door = OpsDoor(web=at(folder), registry=registry)
+    daemon.add_service(door)
+    daemon.add_service(AsyncDispatcher(name="other"))
+    with daemon, connect(door) as client:
+        started = client.get("http://daemon/readyz")
+        daemon.services[1].stop()
+        stopped = client.get("http://daemon/readyz")
+        alive = client.get("http://daemon/livez")
+        page = client.get("http://daemon/metrics")
+
+    assert (started.status_code, stopped.status_code, alive.status_code) == (200, 503, 200)
+    assert 'build_info{version="1"} 1.0' in page.text
+    assert page.headers["content-type"].startswith("text/plain; version=")
+
+
+def test_over_tcp_probes_need_no_token_and_metrics_do(folder: Path, tmp_path: Path) -> None:
+    token, line = new_token("prometheus", "view")
+    add_line(tmp_path / "tokens", line)
+    with OpsDoor(web=at(folder, port=0, tokens_file=tmp_path / "tokens")) as door:
+        with httpx.Client(base_url=str(door.host.url), trust_env=False) as client:
+            statuses = [client.get(path).status_code for path in ("/livez", "/healthz", "/metrics", "/ops/v1/process")]
+            scraped = client.get("/metrics", headers={"authorization": f"Bearer {token}"})
+        with socket.create_connection(("127.0.0.1", door.host.port or 0), WAIT_S) as old:
+            old.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+            answer = old.recv(1000)
+
+    assert statuses == [200, 200, 401, 401]
+    assert scraped.status_code == 200
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_it_serves_pages_beside_the_api(folder: Path, central: Hanging) -> None:
+    pytest.importorskip("jinja2", reason="the extra web is not installed")
+    with OpsDoor(web=at(folder, port=0), name="shop") as door, httpx.Client(base_url=str(door.host.url)) as client:
+        page, nothing = client.get("/"), client.get("/nothing")
+        style = client.get("/static/style.css")
+        with client.stream("GET", "/dispatcher", headers={"accept": "text/event-stream"}) as response:
+            name, first = next(each for each in events(response) if each[0])
+
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "<title>Overview - shop</title>" in page.text
+    assert style.headers["content-type"] == "text/css; charset=utf-8"
+    assert (nothing.status_code, nothing.json()) == (404, {"error": "/nothing: no such path"})
+    assert (name, set(first["parts"])) == ("page", {"part-notice", "part-dispatchers"})
+    assert "central" in first["parts"]["part-dispatchers"]

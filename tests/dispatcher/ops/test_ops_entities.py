@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from array import array
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
+from starlette.requests import Request
+
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
-from dispatcher.metrics.transition_ring import TransitionColumns, ring
+from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import OpsConfig, ops_app
 
 from ...journal_rows import begin, end
@@ -60,9 +62,7 @@ def client() -> Client:
 
 def keep(*rows: tuple[str, str, str, str, str | None]) -> int:
     """Add transitions (entity, machine, from, event, to) to the ring, a second apart; returns the first number."""
-    numbers = range(1, len(rows) + 1)
-    columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
-    ring.add(TransitionColumns(*columns, array("q", [number * NS_PER_S for number in numbers])))
+    ring.add([(*row, number * NS_PER_S) for number, row in enumerate(rows, 1)])
     return ring.history(rows[0][0]).transitions[-1].number
 
 
@@ -84,7 +84,10 @@ def test_entities_are_listed_by_id_in_pages(client: Client) -> None:
     first = client.json("/machines/Job/entities", limit=2)
     second = client.json("/machines/Job/entities", limit=2, after=first["next"])
 
-    assert first["items"] == [{"id": "a", "state": "UP", "since": 1500}, {"id": "b", "state": "UP", "since": 3000}]
+    assert first["items"] == [
+        {"id": "a", "state": "UP", "since": 1500, "last_event": None},
+        {"id": "b", "state": "UP", "since": 3000, "last_event": None},
+    ]
     assert [each["id"] for each in second["items"]] == ["c"]
     assert (first["next"], first["total"], second["next"], len(sources)) == ("b", 3, None, 2)
 
@@ -98,6 +101,25 @@ def test_entities_are_chosen_by_state_and_prefix(client: Client) -> None:
     assert [each["id"] for each in by_state] == ["a1", "b1"]
     assert [each["id"] for each in by_prefix] == ["a1", "a2"]
     assert client.json("/machines/Job/entities", state="GONE")["items"] == []
+    assert source is not None
+
+
+def test_who_may_see_few_entities_gets_short_pages_that_lead_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page looked at every entity, so one request could walk over a million of them."""
+    monkeypatch.setattr("dispatcher.ops.entities._MOST_LOOKED", 2000)
+    source = Things("Job", **{f"job_{number:05}": ("UP", 1.0) for number in range(5000)})
+
+    async def may_see(_: Request) -> Callable[[str | None], bool]:
+        return lambda entity: entity == "job_04711"
+
+    client = Client(ops_app(may_see=may_see))
+    pages = [client.json("/machines/Job/entities")]
+    while pages[-1]["next"] is not None:
+        pages.append(client.json("/machines/Job/entities", after=pages[-1]["next"]))
+
+    assert [[each["id"] for each in page["items"]] for page in pages] == [[], [], ["job_04711"]]
+    assert [page["next"] for page in pages if "job_" in str(page["next"])] == [], "of an entity it may not see"
+    assert client.error("/machines/Job/entities", after="job_00001")[0] == 400
     assert source is not None
 
 
@@ -123,6 +145,7 @@ def test_an_entity_has_its_history_from_the_ring(client: Client) -> None:
         "wait_s": None,
         "handling_s": None,
         "error": None,
+        "data": None,
     }
     assert [each["valid"] for each in found["history"]["items"]] == [False, True]
     assert (found["complete"], found["history"]["next"]) == (True, None)
@@ -192,7 +215,7 @@ def test_an_id_may_have_slashes(client: Client) -> None:
 def test_the_ring_can_be_switched_off(client: Client) -> None:
     Client(ops_app(OpsConfig(transitions_kept=0)))
 
-    ring.add(TransitionColumns(["a"], ["Job"], ["NEW"], ["START"], ["UP"], array("q", [1])))
+    ring.add([("a", "Job", "NEW", "START", "UP", 1)])
 
     assert (ring.most, ring.size()) == (0, 0)
 
@@ -239,3 +262,28 @@ def test_a_journal_that_is_gone_or_cannot_be_read_takes_no_other_history_with_it
     (tmp_path / "a file").unlink()
     assert len(stopped) == 2
     assert source is not None
+
+
+class Keeping(Things):
+    """A source whose entities keep data."""
+
+    def find_entity(self, entity: str, machine: str | None = None) -> list[EntityNow]:
+        return [replace(each, data='{"battery":7}') for each in super().find_entity(entity, machine)]
+
+
+def test_an_entity_and_its_history_have_the_data_that_it_keeps(client: Client, tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "journal")
+    dispatcher = AsyncDispatcher(name="lamps", journal=writer)
+    for to_state, data in (("ON", '{"version":1,"data":{"battery":9}}'), ("ON", None)):
+        begin(writer, NS_PER_S)
+        writer.add_transition("Lamp", "lamp", "OFF", "PRESSED", to_state, valid=True, data=data)
+        end(writer, "lamps", "Switch", "PRESSED", "handled")
+    writer.flush()
+
+    gone = client.json("/entities/lamp")
+    source = Keeping("Lamp", lamp=("ON", 1))
+    live = client.json("/entities/lamp")
+
+    assert (gone["data"], live["data"]) == ({"battery": 9}, {"battery": 7})
+    assert [item["data"] for item in live["history"]["items"]] == [None, {"battery": 9}]
+    assert (dispatcher.name, source is not None) == ("lamps", True)

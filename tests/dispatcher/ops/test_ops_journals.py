@@ -17,7 +17,7 @@ from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.config import JournalConfig
 from dispatcher.journal.history import entity_history
 from dispatcher.ops import OpsConfig, entities, journals, ops_app
-from dispatcher.ops.journals import Deadline, Moment, parse_moment, states_at
+from dispatcher.ops.journals import MomentLimit, ScanDeadline, parse_moment, states_at
 from dispatcher.web.plain_answers import Refusal
 
 from ...journal_rows import begin, end
@@ -49,9 +49,9 @@ def write(path: Path, events: int) -> JournalWriter:
     return writer
 
 
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JournalWriter]:
-    writer = write(tmp_path_factory.mktemp("journals") / "journal", 103)
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[JournalWriter]:
+    writer = write(tmp_path / "journal", 103)
     yield writer
     writer.close()
 
@@ -111,6 +111,12 @@ def test_after_a_seq_the_events_that_follow_come_in_order(client: Client, journa
     assert client.json("/journal/tail", after_seq=103) == {"items": [], "next": None, "total": None}
 
 
+def test_before_a_seq_the_last_events_come(client: Client, journaled: AsyncDispatcher) -> None:
+    assert seqs(client.json("/journal/tail", before_seq=42, limit=3)) == [39, 40, 41]
+    assert seqs(client.json("/journal/tail", before_seq=42, limit=2, event_type="STOP")) == [30, 40]
+    assert seqs(client.json("/journal/tail", before_seq=1)) == []
+
+
 def test_one_of_several_journals_has_to_be_named(client: Client, journaled: AsyncDispatcher, tmp_path: Path) -> None:
     other = write(tmp_path / "other", 2)
     dispatcher = AsyncDispatcher(name="other", journal=other)
@@ -148,8 +154,8 @@ def test_entities_are_counted_by_state_at_a_moment(
 
 
 def test_times_are_parsed_to_the_nanosecond() -> None:
-    assert parse_moment("@1700000000.000000001") == Moment(at=1_700_000_000_000_000_001)
-    assert parse_moment("2026-11-21T10:00:00.5") == Moment(at=1_795_255_200_500_000_000)
+    assert parse_moment("@1700000000.000000001") == MomentLimit(at=1_700_000_000_000_000_001)
+    assert parse_moment("2026-11-21T10:00:00.5") == MomentLimit(at=1_795_255_200_500_000_000)
 
 
 def test_a_scan_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> None:
@@ -157,7 +163,7 @@ def test_a_scan_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> N
     assert journaled.core.journal is not None
 
     with pytest.raises(Refusal, match="the journal was not read within 3 s") as given_up:
-        states_at(journaled.core.journal.path, Moment(), Deadline(3, lambda: next(now_s)))
+        states_at(journaled.core.journal.path, MomentLimit(), ScanDeadline(3, lambda: next(now_s)))
 
     assert given_up.value.status == 503
 
@@ -165,7 +171,7 @@ def test_a_scan_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> N
 def test_a_history_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> None:
     """Its client got 503, but the look-up went on, and held up the others, on a thread that was never given back."""
     now_s = iter(range(100))
-    readers = entities.history_readers([journaled.view], Deadline(3, lambda: next(now_s)))
+    readers = entities.history_readers([journaled.view], ScanDeadline(3, lambda: next(now_s)))
 
     with pytest.raises(Refusal, match="the journal was not read within 3 s; ask again") as given_up:
         entities.entity_answer("thing_1", None, 1000, None, readers)
@@ -185,7 +191,7 @@ def test_a_history_that_waits_for_another_look_up_is_given_up(journaled: AsyncDi
     other = threading.Thread(target=lambda: entity_history(path, "thing_2", on_pause=hold))
     other.start()
     assert entered.wait(WAIT_S)
-    readers = entities.history_readers([journaled.view], Deadline(0))
+    readers = entities.history_readers([journaled.view], ScanDeadline(0))
 
     with pytest.raises(Refusal, match="the journal was not read within 0 s"):
         entities.entity_answer("thing_1", None, 1000, None, readers)

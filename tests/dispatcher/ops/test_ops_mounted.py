@@ -116,8 +116,8 @@ def test_a_log_level_is_set_and_goes_back_by_itself(
     client.post("/log-level", logger=restored.name, level="INFO", for_s=30)
 
     assert first.json() == {"logger": restored.name, "level": "DEBUG", "before": "ERROR", "for_s": 60.0}
-    assert "USER=tester" in caplog.text
-    assert "OPERATION=log level DEBUG for 60 s\tTARGET=tests.ops.levels\tRESULT=SUCCESS" in caplog.text
+    assert "USER=tester" in "".join(caplog.messages)
+    assert "OPERATION=log level DEBUG for 60 s\tTARGET=tests.ops.levels\tRESULT=SUCCESS" in "".join(caplog.messages)
     assert [timer.delay_s for timer in timers] == [60.0, 30.0]
     timers[0].function()
     assert restored.level == logging.INFO, "the later change stays until its own time is over"

@@ -25,6 +25,7 @@ class View:
     def __init__(self, name: str = "central") -> None:
         self.name = name
         self._failures: list[FailureRecord] = []
+        self.looks = 0
 
     def fail(self, times: int = 1) -> None:
         for _ in range(times):
@@ -32,8 +33,12 @@ class View:
             record = FailureRecord(number, 1.5, "Job", "FAIL", None, "ValueError", f"failure {number}", ())
             self._failures = [record, *self._failures][:100]
 
-    def failures(self) -> list[FailureRecord]:
-        return self._failures
+    def failures(self, after: int = 0) -> list[FailureRecord]:
+        self.looks += 1
+        return [each for each in self._failures if each.number > after]
+
+    def last_failure(self) -> int:
+        return self._failures[0].number if self._failures else 0
 
 
 def feed(*views: Any) -> FailureFeed:
@@ -56,6 +61,19 @@ def test_only_new_failures_are_told_oldest_first() -> None:
     assert messages(told) == ["failure 4", "failure 5"]
     assert (told[0]["dispatcher"], told[0]["at"], told[0]["event_type"]) == ("central", 1500, "FAIL")
     assert client.look([view], 0.3) == []
+
+
+def test_texts_of_failures_are_made_only_for_those_that_are_told() -> None:
+    view: Any = View()
+    view.fail()
+    client = feed(view)
+    client.look([view], 0.1)
+    view.fail(10)
+    client.look([view], 0.2)
+    view.fail(200)
+    client.look([view], 0.3)
+
+    assert view.looks == 1
 
 
 def test_failures_of_a_dispatcher_that_came_later_are_told() -> None:
@@ -100,7 +118,7 @@ def test_numbers_come_once_a_second() -> None:
     async def collect(events: AsyncIterator[bytes]) -> list[bytes]:
         return [event async for event, _ in _zip(events, 4)]
 
-    found = asyncio.run(collect(ops_events(list, numbers, lambda: now_s, sleep)))
+    found = asyncio.run(collect(ops_events(list, numbers, clock_s=lambda: now_s, sleep=sleep)))
 
     assert [line.split(b"\n")[0] for line in found] == [b"event: dispatchers"] * 4
     times = [json.loads(event.split(b"data: ")[1])["items"][0] for event in found]

@@ -11,20 +11,31 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher
-from dispatcher.ops.sampler import Sampler, SharedSampler
+from dispatcher.ops.sampler import POINTS, Sampler, SharedSampler
 from dispatcher.util.histogram import Histogram
-from dispatcher.view import TypeNumbers
+from dispatcher.view import FailureKey, QueueCounts
+
+from .client import Job
 
 WAIT_S = 60.0
+TypeKey = tuple[str, str]
 
 
 class Stats:
     """The part of a dispatcher's statistics that is sampled."""
 
     def __init__(self) -> None:
-        self.handled = self.failed = 0
+        self.handled = self.failed = self.queue_size = 0
         self.idle_s = 0.0
         self.mailbox_latency: Histogram | None = Histogram()
+        self.handled_by_type: dict[TypeKey, int] = {}
+        self.failed_by_type: dict[TypeKey, int] = {}
+        self.retried_by_type: dict[TypeKey, int] = {}
+        self.handling_by_type: dict[TypeKey, tuple[int, float]] = {}
+
+    @property
+    def accepted(self) -> int:
+        return self.handled + self.failed + self.queue_size
 
 
 class View:
@@ -32,13 +43,17 @@ class View:
 
     def __init__(self) -> None:
         self.numbers = Stats()
-        self.of_types: list[TypeNumbers] = []
+        self.newest: dict[Job, int] = {}
+        self.failing: dict[FailureKey, int] = {}
 
     def stats(self) -> Stats:
         return self.numbers
 
-    def types(self) -> list[TypeNumbers]:
-        return self.of_types
+    def failure_counts(self) -> dict[FailureKey, int]:
+        return self.failing.copy()
+
+    def newest_queued(self, last: int, most: int) -> QueueCounts[Job]:
+        return QueueCounts(self.newest, last > most)
 
 
 class Course:
@@ -105,13 +120,11 @@ def test_failed_events_have_rates_of_their_own(course: Course) -> None:
 
 
 def test_the_failed_events_of_a_type_have_a_rate(course: Course) -> None:
-    def of_types(failed: int) -> list[TypeNumbers]:
-        return [TypeNumbers("Job", "FAIL", 5, failed, 0, timed=0, handling_s=0, queue_timed=0, queue_s=0)]
+    def fail(failed: int) -> Callable[[Stats], None]:
+        return lambda stats: stats.failed_by_type.update({("Job", "FAIL"): failed})
 
-    course.view.of_types = of_types(4)
-    course.run(1, handle(0))
-    course.view.of_types = of_types(7)
-    course.run(1, handle(0))
+    course.run(1, fail(4))
+    course.run(1, fail(7))
 
     assert course.sampler.type_rates(course.view)["Job", "FAIL"].failed_rate == 3.0
 
@@ -147,15 +160,121 @@ def test_the_mailbox_latency_is_the_mean_of_the_last_minute(course: Course) -> N
 
 
 def test_the_share_of_a_type_is_estimated_from_its_timed_events(course: Course) -> None:
+    def be_slow(stats: Stats) -> None:
+        stats.handled_by_type["Job", "SLOW"] = 100
+        stats.handling_by_type["Job", "SLOW"] = 10, 0.05
+
     course.run(1, handle(0))
-    course.view.of_types = [TypeNumbers("Job", "SLOW", 100, 0, 0, timed=10, handling_s=0.05, queue_timed=0, queue_s=0)]
-    course.now_s += 1.0
-    course.sampler.sample()
+    course.run(1, be_slow)
 
     rates = course.sampler.type_rates(course.view)["Job", "SLOW"]
 
     assert rates.rate == 100.0
     assert rates.share == 0.5, "100 events of 5 ms in a second"
+
+
+def test_curves_have_a_point_for_each_five_seconds_of_five_minutes(course: Course) -> None:
+    def work(stats: Stats) -> None:
+        stats.handled += 8
+        stats.failed += 2
+        stats.retried_by_type["Job", "FAIL"] = stats.failed // 2
+        stats.idle_s += 0.75
+
+    course.run(400, work)
+    course.view.numbers.queue_size = 7
+    course.run(1, handle(0))
+
+    curves = course.sampler.curves(course.view)
+
+    assert [len(curve) for curve in curves] == [POINTS] * 4
+    assert curves.queue == [0] * (POINTS - 1) + [7]
+    assert curves.rate[0] == curves.rate[-2] == 10.0
+    assert curves.failing[-2] == pytest.approx(3.0, abs=0.2), "attempts count"
+    assert curves.busy[-2] == 0.25
+
+
+def test_a_curve_does_not_know_what_was_before_the_first_sample(course: Course) -> None:
+    course.run(7, handle(5))
+
+    curves = course.sampler.curves(course.view)
+
+    assert curves.queue[:-2] == curves.rate[:-2] == [None] * (POINTS - 2)
+    assert curves.rate[-2:] == [5.0, 5.0]
+
+
+def flood(course: Course, seconds: int) -> None:
+    """100 events a second, four of five of them STARTs, of which 30 are handled."""
+
+    def post(stats: Stats) -> None:
+        stats.queue_size += 70
+        stats.handled += 30
+        stats.handled_by_type["Job", "START"] = stats.handled
+
+    course.view.newest = {Job.START: 40, Job.WAIT: 10}
+    course.run(seconds, post)
+
+
+def test_the_types_whose_queue_grows_flood_since_it_has_grown(course: Course) -> None:
+    course.run(20, handle(1000))
+    flood(course, 30)
+
+    floods = course.sampler.floods(course.view)
+
+    assert set(floods) == {("Job", "START"), ("Job", "WAIT")}
+    assert floods["Job", "START"].per_s == pytest.approx(50.0)
+    assert floods["Job", "WAIT"].per_s == pytest.approx(20.0)
+    assert 25 <= floods["Job", "START"].for_s <= 30
+
+
+def test_a_flood_ends_when_the_queue_no_longer_grows(course: Course) -> None:
+    flood(course, 30)
+
+    course.run(12, handle(0))
+
+    assert course.sampler.floods(course.view) == {}
+
+
+def test_a_queue_that_goes_up_and_down_is_no_flood(course: Course) -> None:
+    course.view.newest = {Job.START: 50}
+    for _ in range(20):
+        course.view.numbers.queue_size = 500
+        course.run(1, handle(100))
+        course.view.numbers.queue_size = 900
+        course.run(1, handle(100))
+
+    assert course.sampler.floods(course.view) == {}
+
+
+def test_a_busy_queue_that_swings_slowly_is_no_flood_and_one_that_grows_slowly_is(course: Course) -> None:
+    def grow(by: int) -> Callable[[Stats], None]:
+        def post(stats: Stats) -> None:
+            stats.queue_size += by
+            stats.handled += 100
+            stats.handled_by_type["Job", "START"] = stats.handled
+
+        return post
+
+    course.view.newest = {Job.START: 50}
+    course.view.numbers.queue_size = 1000
+    for _ in range(4):
+        course.run(15, grow(10))
+        swinging = course.sampler.floods(course.view)
+        course.run(15, grow(-10))
+        assert swinging == {}
+
+    course.run(60, grow(10))
+
+    assert set(course.sampler.floods(course.view)) == {("Job", "START")}
+
+
+def test_failures_have_a_rate_by_class_and_type(course: Course) -> None:
+    gone, down = FailureKey("Job", "FAIL", "ValueError"), FailureKey("Job", "FAIL", "OSError")
+    course.view.failing = {gone: 30, down: 1}
+    course.run(1, handle(0))
+    course.view.failing = {gone: 30, down: 9}
+    course.run(4, handle(0))
+
+    assert course.sampler.failing_rates(course.view) == {down: 2.0}
 
 
 def test_a_dispatcher_is_not_kept_alive(course: Course) -> None:

@@ -15,6 +15,7 @@ from dispatcher import (
     AskError,
     AsyncDispatcher,
     DispatcherConfig,
+    Event,
     EventDiscardedError,
     EventNotDeclaredError,
     EventRefusedError,
@@ -106,6 +107,29 @@ def test_a_handler_that_waits_for_an_ask_of_its_own_dispatcher_gets_an_error_at_
 
     with pytest.raises(AskError, match="the handler thread cannot wait"):
         asks[0].result(TIMEOUT_S)
+
+
+def test_room_of_withdrawn_events_is_not_taken_again_by_one_place_that_comes_up() -> None:
+    """Each place that left the queue paid for the room of all places of withdrawn events behind it."""
+    entered, leave = threading.Semaphore(0), threading.Semaphore(0)
+
+    def hold(event: Numbered) -> None:
+        entered.release()
+        assert leave.acquire(timeout=TIMEOUT_S)
+
+    dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=3, queue_full_policy="reject"))
+    dispatcher.register(Work, hold)
+    with dispatcher:
+        for number in range(3):
+            assert dispatcher.post(Numbered(number))
+        assert entered.acquire(timeout=TIMEOUT_S)
+        for number in (3, 4):
+            assert dispatcher.ask(Numbered(number)).cancel()
+        leave.release()
+        assert entered.acquire(timeout=TIMEOUT_S)
+
+        assert (dispatcher.queue_size(), dispatcher.post(Numbered(5))) == (1, True)
+        leave.release(3)
 
 
 def test_a_timeout_withdraws_an_event_that_is_still_queued(make: Make, gate: Gate) -> None:
@@ -304,10 +328,11 @@ class TestInWriteAheadMode:
             dispatcher.ask(Posted(Job.STARTED, 2)).result(TIMEOUT_S)
 
     def test_an_undeclared_event_raises_at_the_call(self, make: Make, tmp_path: Path) -> None:
-        dispatcher = make(journal=JournalWriter(tmp_path, JournalConfig(write_ahead=True)), handler=number_of)
+        dispatcher = make(journal=JournalWriter(tmp_path, JournalConfig(write_ahead=True)))
+        dispatcher.register(Job, number_of, events=Posted)
 
         with pytest.raises(EventNotDeclaredError):
-            dispatcher.ask(Numbered())
+            dispatcher.ask(Event(Job.STARTED))
 
 
 def _raise(*_: Any) -> None:

@@ -239,7 +239,7 @@ def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make
 def test_an_event_put_aside_whose_key_cannot_be_compared_is_handled_without_its_key(
     make: Make, got: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A post amid another post of its thread has returned True before the handler thread compares its key."""
+    """A post that interrupts another of its thread has returned True before the handler thread compares its key."""
     dispatcher = make(handler=got.append)
     dispatcher.register(Update, got.append, coalesce_by=key_of)
     blocked, opened, producer, nested = threading.Event(), threading.Event(), threading.get_ident(), [3]

@@ -135,3 +135,11 @@ def test_a_scrape_and_the_view_count_a_long_queue_by_a_sample(make: Make, gate: 
     assert counts.counts.keys() == {Work.DO, Work.MORE}
     for count in (shown, counts.counts[Work.DO], dispatcher.queue_contents()[Work.DO]):
         assert count == pytest.approx(SAMPLE, rel=0.05)
+
+
+def test_the_newest_events_are_counted_by_a_sample() -> None:
+    queue = QueueContents(deque([DO] * 1000 + [MORE] * 500))
+
+    assert queue.newest(500, 50) == [(Work.MORE, 50)]
+    assert sums(queue.newest(600, 600)) == {Work.DO: 100, Work.MORE: 500}
+    assert QueueContents(deque()).newest(10, 50) == []

@@ -1,6 +1,6 @@
 """What a signal handler raises during a post, after each call that the post makes, leaves nothing behind.
 
-A timeout that came between the permit and the append leaked a place of a bounded queue for ever. Amid `post_later` and
+A timeout that came between the permit and the append leaked a place of a bounded queue for ever. In `post_later` and
 `ask` in write-ahead mode it ended the thread that writes the journal, and every later post hung.
 """
 

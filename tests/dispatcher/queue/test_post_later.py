@@ -168,7 +168,7 @@ def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispat
     error = error_of(dispatcher.post_later(Numbered()))
 
     assert isinstance(error, EventRefusedError)
-    assert str(error) == "central: the event was refused (stopped). The dispatcher has stopped."
+    assert str(error) == "central: the event was rejected (stopped). The dispatcher has stopped."
     assert dispatcher.stats().rejected == {"stopped": 1}
 
 
@@ -300,7 +300,7 @@ def test_events_that_cannot_be_kept_reach_the_future_and_leave_the_queue_its_roo
 def test_an_event_put_aside_that_the_journal_cannot_keep_is_handled(
     start: Start, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A post amid another post of its thread has returned True before the handler thread writes its event ahead."""
+    """A post that interrupts another of its thread has returned True before its event is written ahead."""
     nested = [Posted(Job.STARTED, object())]  # type: ignore[arg-type]
 
     class Key:
@@ -473,7 +473,7 @@ def test_a_stop_waits_for_posts_under_way_and_handles_their_events(start: Start,
     disk.opened.set()
     ended(stopping)
 
-    assert all(future.result(TIMEOUT_S) for future in futures)  # told after they are handled
+    assert all(future.result(TIMEOUT_S) for future in futures)  # done after they are handled
     assert dispatcher.is_stopped()
     assert numbers(handled) == list(range(10))
     assert_accounts_balance(dispatcher, accepted=10)

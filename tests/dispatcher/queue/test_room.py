@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_post_that_would_wait_for_the_start_raises(timeout_s: float | None) ->
     dispatcher = AsyncDispatcher(config(1, "block", queue_full_timeout_s=timeout_s), name="jobs")
     handled: list[Any] = []
     dispatcher.register(Work, handled.append)
-    refused = pytest.raises(QueueFullError, match=r"^jobs: not started, and the queue is full \(1 events\)")
+    refused = pytest.raises(QueueFullError, match=r"^jobs: not started, and the queue is full \(1 event\)")
     assert dispatcher.post(Numbered(0))
 
     with refused:
@@ -354,3 +355,22 @@ def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(fu
     assert ended
     assert answers == [False]
     assert_accounts_balance(dispatcher, accepted=3)
+
+
+def test_a_debt_is_paid_once_though_a_signal_handler_posts_amid_the_payment(full: Make, gate: Gate) -> None:
+    """It was paid twice, and from then on every permit that came back was taken as a payment."""
+    queue = full("block").core.queue
+    room = queue.room
+
+    class Interrupted(deque[None]):
+        def popleft(self) -> None:
+            super().popleft()
+            room.permits = deque(self)
+            room.give_back()  # by the handler of a signal, which comes right after the permit is taken
+
+    room.take_or_overdraw(Entry(queue, Numbered(3)))
+    room.permits = Interrupted()
+    room.give_back()
+
+    assert (room.remaining(), room.is_crowded) == (1, False)
+    gate.opened.set()

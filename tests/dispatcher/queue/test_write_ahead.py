@@ -399,8 +399,8 @@ def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_come
     dispatcher = start(lambda _: None)
     accept = dispatcher.core.queue.write_ahead.accept
 
-    def accept_and_stop(event: Any, **options: Any) -> int:
-        accepted_seq = accept(event, **options)
+    def accept_and_stop(event: Any, *marks: Any) -> int:
+        accepted_seq = accept(event, *marks)
         dispatcher.stop()
         assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
         return accepted_seq

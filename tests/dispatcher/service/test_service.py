@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher import Service, ServiceState, ServiceStateError
+from dispatcher.service import note_failure
 
 from ..recorder import Recorder, fail
 
@@ -196,9 +197,9 @@ def test_a_stop_that_fails_raises_and_is_a_stop_all_the_same() -> None:
 def test_the_first_failure_that_is_noted_stays() -> None:
     service = service_in(STARTED)
 
-    service.note_failure(LookupError("first"))
+    note_failure(service, LookupError("first"))
     service.stop()
-    service.note_failure(LookupError("second"))
+    note_failure(service, LookupError("second"))
 
     assert str(service.failure_cause) == "first"
     assert service.failure_state is STARTED

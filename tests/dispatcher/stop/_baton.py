@@ -442,7 +442,7 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
         (flags.PostFlags, ("gate", "alert", "phase")),
         (queue_room.QueueRoom, ("is_crowded",)),
         (parking.Parking, ("duties",)),
-        (times.Progress, ("entry",)),
+        (times.BatchProgress, ("entry",)),
     ):
         for name in names:
             monkeypatch.setattr(owner, name, _SteppedField(owner, name), raising=False)

@@ -183,9 +183,11 @@ def run_one_order(
         (1, {"producers": 1, "drain_timeout_s": 0.0}),
         (1, {"producers": 1, "follow_ups": True}),
         (1, {"producers": 2}),
-        (1, {"producers": 2, "drain_events_on_stop": False}),
+        pytest.param(1, {"producers": 2, "drain_events_on_stop": False}, marks=pytest.mark.minutes),
         pytest.param(1, {"producers": 2, "queue_capacity": 1}, marks=pytest.mark.minutes),
-        (1, {"producers": 2, "queue_capacity": 1, "queue_full_policy": "reject"}),
+        pytest.param(
+            1, {"producers": 2, "queue_capacity": 1, "queue_full_policy": "reject"}, marks=pytest.mark.minutes
+        ),
         (1, {"producers": 2, "queue_capacity": 1, "stop": False}),
         (1, {"producers": 3, "stop": False}),
         (0, {"producers": 3}),

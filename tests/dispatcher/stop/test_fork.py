@@ -13,11 +13,10 @@ from dispatcher import (
     DispatcherConfig,
     ForkedProcessError,
     MultiDispatcher,
-    RejectedExecutionError,
     Service,
     dispatchers,
 )
-from dispatcher.mailbox import SystemProcessingTimeService
+from dispatcher.mailbox import RejectedExecutionError, SystemProcessingTimeService
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work

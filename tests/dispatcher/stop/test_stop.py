@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
+from dispatcher.queue.entry import event_of
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 
@@ -180,7 +181,7 @@ class _PausingDeque(deque[Any]):
     reached: threading.Event
 
     def append(self, entry: Any) -> None:
-        number = getattr(entry, "number", None)
+        number = getattr(event_of(entry), "number", None)
         if number == -1 and self.before is not None:
             self.reached.set()
             assert self.before.wait(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What probes are told of a process: whether it is live, whether it is ready, and why not."""
+"""What probes learn of a process: whether it is live, whether it is ready, and why not."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
+from dispatcher.dispatching.early_signs import Sign
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.supervision.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
 from dispatcher.view import DispatcherView, dispatchers
@@ -48,6 +49,7 @@ class FakeView:
     journal_failed: bool = False
     replaced: bool = False
     losses: tuple[Loss, ...] = ()
+    present: tuple[Sign, ...] = ()
     handler_warn_after_s: float | None = 10.0
     liveness_stuck_after_s: float | None = None
 
@@ -71,6 +73,9 @@ class FakeView:
 
     def journal_is_failed(self) -> bool:
         return self.journal_failed
+
+    def signs(self) -> tuple[Sign, ...]:
+        return self.present
 
     def journal_losses(self) -> tuple[Loss, ...]:
         return self.losses
@@ -280,10 +285,28 @@ def test_all_reasons_are_listed_in_their_order_and_the_first_is_the_status() -> 
 
     answer = asked.ready()
 
-    assert [reason.reason.partition(":")[0] for reason in answer.reasons] == list(REASONS)
+    assert [reason.reason.partition(":")[0] for reason in answer.reasons] == [
+        each for each in REASONS if each != "store"
+    ]
     assert answer.status == "failed"
     assert not answer.is_ok
     assert answer.reasons[-1] == HealthReason("check:database")
+
+
+def test_a_started_service_that_cannot_do_its_work_says_why() -> None:
+    class Store(Service):
+        is_full = True
+
+        def unready_reason(self) -> str | None:
+            return "store" if self.is_full else None
+
+    store, asked = Store("shop"), health_of_views()
+    with store, asked.watching(store):
+        full = reasons(asked.ready())
+        store.is_full = False
+        emptied = asked.ready().status
+
+    assert (full, emptied) == ([("store", "shop")], "ok")
 
 
 def test_the_body_names_status_reasons_and_uptime_and_nothing_else() -> None:
@@ -457,3 +480,73 @@ def test_a_forked_child_starts_with_nothing_to_answer_for() -> None:
     asked.after_fork()
 
     assert asked.ready().is_ok
+
+
+def test_signs_of_trouble_and_what_a_service_warns_of_degrade_and_leave_it_ready() -> None:
+    class Slow(Service):
+        def warning(self) -> tuple[str, str] | None:
+            return "store_slow", "a commit takes 2 s"
+
+    view = FakeView(present=(Sign("queue_grows", "2,000 events"),))
+    checked, slow = health_of_views(view), Slow("store")
+    with slow:
+        checked.watch(slow)
+        view.name = "central"
+        answer = checked.ready()
+
+    assert (answer.is_ok, answer.status, answer.reasons) == (True, "degraded", ())
+    assert [each.to_dict() for each in answer.warnings] == [
+        {"warning": "queue_grows", "dispatcher": "central", "detail": "2,000 events"},
+        {"warning": "store_slow", "dispatcher": "store", "detail": "a commit takes 2 s"},
+    ]
+    assert checked.live().status == "ok"
+
+
+def test_a_reason_comes_before_a_sign_of_trouble() -> None:
+    answer = health_of_views(FakeView(journal_failed=True, present=(Sign("queue_grows", ""),))).ready()
+
+    assert (answer.is_ok, answer.status) == (False, "journal_failed")
+
+
+def test_a_reason_and_a_sign_have_held_since_the_first_of_looks_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("dispatcher.supervision.health.time.time", lambda: now)
+    view = FakeView(
+        journal_failed=True, present=(Sign("events_fail", "10", "Job.A"), Sign("events_fail", "11", "Job.B"))
+    )
+    asked = health_of_views(view)
+    asked.glance()
+    now = 1010.0
+    view.present = (Sign("events_fail", "20", "Job.B"), Sign("events_fail", "12", "Job.C"))
+
+    answer = asked.ready()
+
+    assert [reason.since for reason in answer.reasons] == [1000.0]
+    assert [(each.detail, each.since) for each in answer.warnings] == [("20", 1000.0), ("12", 1010.0)]
+    view.journal_failed = False
+    asked.glance()
+    view.journal_failed = True
+    assert asked.ready().reasons[0].since == 1010.0
+
+
+def test_a_handler_is_stuck_since_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.supervision.health.time.time", lambda: 1000.0)
+    view = FakeView(running=30.0)
+    asked = health_of_views(view)
+    since = asked.ready().reasons[0].since
+    view.running = 12.0  # another one
+
+    assert (since, asked.ready().reasons[0].since) == (970.0, 988.0)
+
+
+def test_a_glance_starts_no_check() -> None:
+    asked = Health(list)
+    runs: list[int] = []
+    asked.register_check("database", lambda: runs.append(1))
+
+    before = asked.glance()
+    asked.ready()
+
+    assert before.is_ok
+    assert reasons(asked.glance()) == [("check:database", None)]
+    assert len(runs) == 1

@@ -119,6 +119,7 @@ def test_a_connection_that_makes_room_has_had_time_to_send_its_request() -> None
     with serving(patient) as server, connect(server) as first:
         until(lambda: server.connections == 1)
         with connect(server) as second:
+            until(lambda: bool(server._ended._waiters))  # type: ignore[attr-defined]  # it waits for room
             second.sendall(b"GET / HTTP/1.0\r\n\r\n")
             first.sendall(b"GET / HTTP/1.0\r\n\r\n")
 

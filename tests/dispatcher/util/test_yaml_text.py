@@ -85,6 +85,18 @@ def test_a_number_may_have_an_exponent_as_in_json(text: str, number: float) -> N
     assert parse_yaml(text) == number
 
 
+@pytest.mark.parametrize(("text", "value"), [("010", 8), ("1:30", 90), ("-0_17", -15), ("1:30.5", 90.5)])
+def test_a_number_that_only_yaml_1_1_reads_so_is_refused(text: str, value: float) -> None:
+    """A port 010 was 8, and a time 1:30 was 90."""
+    message = refusal(f"a: {text}")
+
+    assert message == (
+        f"line 1, column 4: {text} means {value} in YAML 1.1, and something else in 1.2; write {value}, or put it in "
+        "quotes for a string"
+    )
+    assert parse_yaml(f"a: '{text}'") == {"a": text}
+
+
 def test_a_long_text_is_refused_unread() -> None:
     assert refusal(" " * (MOST_BYTES + 1)) == "longer than 1,048,576 characters"
 

@@ -128,12 +128,11 @@ def make_host(folder: Path, app: App) -> Iterator[MakeHost]:
         served: Any = None,
         name: str = "web",
         takes_form: Callable[[str], bool] = lambda _: False,
-        style_sheet: str = "",
         **keys: Any,
     ) -> WebHost:
         keys = {"port": 0, "socket_path": folder / f"{name}.sock", **keys}
         settings, app_served = WebConfig(**keys), served if served is not None else app.app
-        host = WebHost(app_served, settings, name=name, takes_form=takes_form, style_sheet=style_sheet)
+        host = WebHost(app_served, settings, name=name, takes_form=takes_form)
         hosts.append(host)
         host.init()
         host.start()

@@ -201,7 +201,6 @@ def test_without_the_extra_the_message_names_it(app: App, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "dispatcher.web.server", raising=False)
     monkeypatch.delitem(sys.modules, "dispatcher.web.protocol", raising=False)
-    monkeypatch.delitem(sys.modules, "dispatcher.web.login", raising=False)
     monkeypatch.delitem(sys.modules, "dispatcher.web.gate", raising=False)
     host = WebHost(app.app)
     host.init()

@@ -170,17 +170,6 @@ def test_a_server_s_certificate_alone_is_not_enough_for_that(make_host: MakeHost
         make_host(host="0.0.0.0", tls=tls)
 
 
-def test_the_cookie_is_for_tls_only(make_host: MakeHost, ca: Authority, tls: TLSConfig, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    token, line = new_token("alice", "view")
-    add_line(tokens, line)
-
-    with client_of(make_host(tokens_file=tokens, tls=tls), ca) as client:
-        done = client.post("/login", data={"token": token})
-        assert done.headers["set-cookie"].endswith("; HttpOnly; SameSite=Strict; Secure")
-        assert client.get("/who").json()["name"] == "alice"
-
-
 def test_clients_that_begin_tls_and_stop_take_no_place_and_end(
     make_host: MakeHost, ca: Authority, tls: TLSConfig
 ) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from dispatcher.errors import ConfigError
 from pipeline.cli import doctor_command
-from pipeline.cli.doctor_command import COMMANDS, Finding, doctor
+from pipeline.cli.doctor_command import COMMANDS, DoctorFinding, doctor
 from pipeline.cli.wheels import LACKING, PYTHONS, newest_python
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
@@ -39,17 +39,19 @@ def requirements(monkeypatch: pytest.MonkeyPatch, *texts: str, **installed: str)
         except KeyError:
             raise PackageNotFoundError(name) from None
 
-    monkeypatch.setattr(doctor_command, "requires", lambda name: list(texts))
+    of_others = {"pyspark": ['grpcio>=1.60; extra == "connect"', 'numpy>=1.2; extra == "sql"', "py4j==0.10"]}
+    monkeypatch.setattr(doctor_command, "requires", lambda name: of_others.get(name, texts))
     monkeypatch.setattr(doctor_command, "version", version)
 
 
-def test_ten_lines_say_what_there_is() -> None:
+def test_eleven_lines_say_what_there_is() -> None:
     exit_code, lines = run("--port", "1")
 
     assert exit_code == 0
     assert list(lines) == [
         "python",
         "web",
+        "cron",
         "spark",
         "connect",
         "postgres",
@@ -87,7 +89,22 @@ def test_a_package_that_is_missing_or_too_old_or_too_new_is_named_with_the_extra
         "pandas<3,>=2.2 (here: 3.0.1), pyarrow>=18 (here: 17.9), duckdb: pip install 'central-dispatcher[spark]' "
         "(for: replay, report, sweep, yarn-log, pipeline.spark)",
     )
-    assert lines["connect"][0] == "ok"
+    assert lines["connect"] == (
+        "lacks",
+        "grpcio: pip install 'central-dispatcher[connect]' (for: Spark Connect (--master sc://...))",
+    )
+
+
+@pytest.mark.parametrize(("grpcio", "state"), [("1.59.9", "lacks"), ("1.60.0rc1", "lacks"), ("1.80.0.post1", "ok")])
+def test_the_extras_of_a_required_package_are_required_with_their_versions(
+    monkeypatch: pytest.MonkeyPatch, grpcio: str, state: str
+) -> None:
+    """Connect without grpcio was ok."""
+    requirements(monkeypatch, 'pyspark[connect]<5,>=4.0; extra == "connect"', pyspark="4.1.0", grpcio=grpcio)
+
+    found, text = run()[1]["connect"]
+
+    assert (found, f"grpcio>=1.60 (here: {grpcio})" in text) == (state, state == "lacks")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +197,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 def test_few_descriptors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 4096))
 
-    assert doctor_command._descriptors() == Finding(
+    assert doctor_command._descriptors() == DoctorFinding(
         "descriptors",
         "256 at most for a process, and 1,024 are advisable: ulimit -n 1024",
         "256 for a process, 4,096 at most",
@@ -200,7 +217,7 @@ def test_the_least_limit_of_the_cgroups_above_counts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_command_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="expected one of config"):
+    with pytest.raises(ConfigError, match="expected one of changes, config"):
         doctor("fly")
 
 

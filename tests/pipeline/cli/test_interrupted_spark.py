@@ -165,6 +165,6 @@ def test_following_ends_in_good_order_with_a_report(start: Start, small_journal:
     out, err = process.communicate(timeout=TIMEOUT_S)
 
     assert process.returncode == 130, err
-    assert "Traceback" not in err
+    assert "Traceback" not in err, err
     assert "Page: " in out
     assert_session_ends(process.pid)

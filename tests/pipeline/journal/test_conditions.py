@@ -10,7 +10,8 @@ pytest.importorskip("pyarrow")
 
 
 from dispatcher.journal import EVENTS
-from pipeline.journal.conditions import Comparison, ConditionError, Conditions, comparisons_in
+from dispatcher.journal.conditions import Comparison, Conditions
+from pipeline.journal.conditions import ConditionError, comparisons_in
 
 
 def test_comparisons_are_joined_by_and() -> None:

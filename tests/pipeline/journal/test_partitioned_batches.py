@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS
+from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.schema import Table
-from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import Problem, all_problems
 from pipeline.journal.scan import plan, read_batches
 from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole

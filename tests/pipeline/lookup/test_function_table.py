@@ -41,7 +41,7 @@ class Batches(AsyncFunction[str, Any]):
 
 
 class Singles(AsyncFunction[str, Any]):
-    """The single form; no call returns before all calls of a batch are under way."""
+    """The single form; no call returns before all calls of a batch are in flight."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -49,7 +49,7 @@ def test_lookups_are_scraped_by_table_for_as_long_as_they_live() -> None:
 
 
 def test_queries_that_a_lookup_repeats_are_among_the_calls_of_its_operator() -> None:
-    """They were counted nowhere but in the worker, so an operator over a flapping database told of no retries."""
+    """They were counted nowhere but in the worker, so an operator over a flapping database reported no retries."""
     asked: list[str] = []
 
     async def flapping(node: str) -> tuple[str]:

@@ -18,7 +18,7 @@ from dispatcher.mailbox import MailboxExecutor, TaskMailbox
 from pipeline.lookup import FunctionTable
 from pipeline.streaming import AsyncFunction, AsyncOptions, RetryAfter, RetryStrategy, ordered_wait, unordered_wait
 from pipeline.streaming.cache.sqlite import SqliteResults
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, HostCall
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 
@@ -249,7 +249,7 @@ def test_a_call_that_yields_without_end_is_ended_if_it_is_late_or_its_host_stops
     function = kind()
     host = make_host(function)
     host.start()
-    call = Call(0, AnswerBox(MailboxExecutor(TaskMailbox(), 0), lambda: None))
+    call = HostCall(0, AnswerBox(MailboxExecutor(TaskMailbox(), 0), lambda: None))
     host.submit((call,))
     assert function.has_yielded.wait(TIMEOUT_S)
 

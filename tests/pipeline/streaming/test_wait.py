@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import RejectedExecutionError
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
-from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import UnreadableValue
 from pipeline.streaming.errors import (
@@ -52,7 +52,7 @@ async def double(value: int) -> list[int]:
 
 
 class Service(AsyncFunction[int, int]):
-    """Counts its hooks, and how many calls are under way at most."""
+    """Counts its hooks, and how many calls are in flight at most."""
 
     def __init__(self) -> None:
         self.opened = self.closed = self.running = self.most = self.calls = 0
@@ -491,7 +491,7 @@ def test_a_value_that_could_not_be_made_fails_the_task() -> None:
 
 
 def test_few_chunks_are_read_ahead() -> None:
-    """No more than the calls under way, the results that wait, and one chunk ahead take in."""
+    """No more than the calls in flight, the results that wait, and one chunk ahead take in."""
 
     def chunks() -> Iterator[list[int]]:
         for number in itertools.count():

@@ -134,6 +134,36 @@ def test_queues_that_make_no_tree_are_refused_before_anything_runs(two_queues: W
         combined(two_queues, "scheduler=capacity", "scheduler.queues=[{name: a, capacity: 10}]")
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("fifo", ["max_attempts=3"]),
+        ("capacity", ["scheduler=fifo"]),
+        (None, ["scheduler.queues=[{name: a}]"]),
+        (None, ["scheduler=fifo,capacity", "scheduler.queues=[{name: a}]"]),
+    ],
+)
+def test_queues_that_the_fifo_scheduler_ignores_are_refused(
+    two_queues: Workload, kind: str | None, settings: list[str]
+) -> None:
+    """A replay and the daemon refused them, and a sweep ran without them."""
+    scheduler = {"kind": kind, "queues": [{"name": "a"}]} if kind is not None else {}
+    config = ResourceManagerConfig.model_validate({"scheduler": scheduler})
+
+    with pytest.raises(
+        ConfigError, match=rf"^--set {settings[0].partition('=')[0]}.*: scheduler\.kind fifo has one queue"
+    ):
+        combined(two_queues, *settings, config=config)
+
+
+def test_the_queues_of_the_configuration_may_be_for_one_of_two_schedulers(two_queues: Workload) -> None:
+    config = ResourceManagerConfig.model_validate({"scheduler": {"kind": "capacity", "queues": [{"name": "a"}]}})
+
+    kinds = [each.config.scheduler.kind for each in combined(two_queues, "scheduler=fifo,capacity", config=config)]
+
+    assert kinds == ["fifo", "capacity"]
+
+
 def test_queue_names_with_dots_are_paths(application: Callable[..., ApplicationSpec]) -> None:
     queues = derived_queues(workload_of_queues(application, "root.x.a", "root.x.b", "c", "x.a"))
 

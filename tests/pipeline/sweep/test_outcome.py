@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.sweep.combinations import Combination, combine
-from pipeline.sweep.outcome import Outcome, percentile_s, run, run_all, run_row
+from pipeline.sweep.outcome import SweepOutcome, percentile_s, run, run_all, run_row
 from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.records.resource import Resource
@@ -22,7 +22,7 @@ def only(workload: Workload, *settings: str) -> Combination:
 def test_figures_of_two_applications_in_a_row(two_in_a_row: Workload) -> None:
     found = run(two_in_a_row, only(two_in_a_row))
 
-    assert found == Outcome(
+    assert found == SweepOutcome(
         applications=2,
         finished=2,
         failed=0,

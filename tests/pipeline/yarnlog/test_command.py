@@ -8,6 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+pytest.importorskip("pyarrow")
+
 from pipeline.cli import yarn_log
 from pipeline.yarnlog.clock import YarnLogError
 
@@ -60,7 +62,7 @@ def test_undeclared_transitions_are_listed_with_file_and_line(log: Path) -> None
         "    RMApp: NEW_SAVING does not accept START, "
         "only APP_NEW_SAVED, APP_REJECTED, APP_SAVE_FAILED, KILL, MOVE, NODE_UPDATE",
         f"{log}:4: application_1_0001 NEW to NEW on START",
-        "    RMApp: NEW takes START, which was refused",
+        "    RMApp: NEW takes START, which was rejected",
     ]
 
 

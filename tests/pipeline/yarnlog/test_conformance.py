@@ -59,9 +59,9 @@ def test_a_transition_is_held_against_the_table_of_its_machine(
     ("machine", "state", "event", "contradiction"),
     [
         ("RMApp", "FINISHED", "START", None),
-        ("RMApp", "NEW", "START", "RMApp: NEW takes START, which was refused"),
+        ("RMApp", "NEW", "START", "RMApp: NEW takes START, which was rejected"),
         ("RMNode", "GONE", "STARTED", "RMNode has no state GONE"),
-        ("NMContainer", "DONE", "RESOURCE_FAILED", "NMContainer: DONE takes RESOURCE_FAILED, which was refused"),
+        ("NMContainer", "DONE", "RESOURCE_FAILED", "NMContainer: DONE takes RESOURCE_FAILED, which was rejected"),
         ("NMContainer", "DONE", "CONTAINER_LAUNCHED", None),
         ("NMContainer", "DONE", "CONTAINER_EXITED_WITH_SUCCESS", None),  # Hadoop 2.4 refuses it
         ("NMContainer", "LOCALIZED", "PAUSE_CONTAINER", None),  # a state of Hadoop 2
@@ -130,7 +130,7 @@ def test_a_refusal_is_checked_against_the_release_asked_for() -> None:
 
     assert mismatch(*refused, "2.4") is None
     assert mismatch(*refused, "2.7") == (
-        "NMContainer of Hadoop 2.7: DONE takes CONTAINER_EXITED_WITH_SUCCESS, which was refused"
+        "NMContainer of Hadoop 2.7: DONE takes CONTAINER_EXITED_WITH_SUCCESS, which was rejected"
     )
 
 

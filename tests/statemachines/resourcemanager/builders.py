@@ -85,7 +85,8 @@ _ENTITY_PREFIXES = {  # of whom an event is for; the first key that its name beg
     "RMStateStore STORE_APP_ATTEMPT": "appattempt_",
     "RMStateStore UPDATE_APP_ATTEMPT": "appattempt_",
     "RMStateStore REMOVE_APP_ATTEMPT": "appattempt_",
-    "RMStateStore STORE_NODE_LABEL": "node",
+    "RMStateStore STORE_NODE_": "node",
+    "RMStateStore STORE_HOST_LISTS": "hosts",
     "RMStateStore": "application_",
 }
 

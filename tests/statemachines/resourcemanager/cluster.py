@@ -39,8 +39,9 @@ from statemachines.resourcemanager.machines.entity import EntityEventHandler
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.records.ids import application_of
-from statemachines.resourcemanager.records.resource import named
-from statemachines.resourcemanager.scheduler.core.amounts import resource_of
+from statemachines.resourcemanager.records.resource import NOTHING, named
+from statemachines.resourcemanager.reports import cluster_metrics
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer, ResourceScheduler
@@ -154,9 +155,8 @@ class Cluster:
         self.post(NodeLabelsUpdateSchedulerEvent(node, partition))
 
     def decommission(self, node: str) -> None:
-        """Gracefully; the scheduler sees it with the node's next heartbeat."""
+        """Gracefully."""
         self.post(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, node))
-        self.tracker.heartbeat(node)
 
     def recommission(self, node: str) -> None:
         self.post(RMNodeEvent(RMNodeEventType.RECOMMISSION, node))
@@ -232,6 +232,7 @@ class Cluster:
                 on_node[container.node].append(container)  # KeyError: a container on a node that is lost
         for node_id, containers in on_node.items():
             self._check_node(nodes[node_id], containers)
+        self.check_totals(on_node)
         live = [c for attempt in self.context.attempts for c in self.scheduler.live_containers(attempt)]
         assert {c.entity for c in live} == {c.entity for containers in on_node.values() for c in containers}
         self.check_waiting(nodes)
@@ -256,6 +257,27 @@ class Cluster:
         whole = [1000 * (device < capacity.gpus) for device in range(len(node.free_gpu_milli))]
         assert node.free_gpu_milli == [milli - used_gpu_milli[device] for device, milli in enumerate(whole)]
         assert node.node_id in self.short or min(*free.values(), *node.free_gpu_milli) >= 0
+
+    def check_totals(self, on_node: dict[str, list[RMContainer]]) -> None:
+        """Partitions and the cluster have what their nodes have; of a draining node its containers' room alone."""
+        totals: dict[str, dict[str, int]] = {}
+        for node in self.scheduler.nodes():
+            amounts = [amounts_of(node.capacity)]
+            if self.context.nodes[node.node_id].state.name == "DECOMMISSIONING":
+                amounts = [amounts_of(container.request.resource) for container in on_node[node.node_id]]
+            for each in amounts:
+                add(totals.setdefault(self.partition_of_node(node), {}), each)
+        shown = {info.partition: info.maximum for info in self.scheduler.queues()[0].partitions}
+        for partition in totals.keys() | shown.keys():
+            assert shown.get(partition, NOTHING) == resource_of(totals.get(partition, {}))
+        cluster: dict[str, int] = {}
+        for total in totals.values():
+            add(cluster, total.items())
+        assert cluster_metrics(self.context).total == resource_of(cluster)
+
+    def partition_of_node(self, node: SchedulerNode) -> str:
+        """FIFO's one queue has all partitions as one."""
+        return ""
 
     def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
         """No waiting ask fits on any node that it may use: a search that looks at all of them finds none either."""

@@ -168,6 +168,14 @@ def refuse(path: Path, entity: str, table: str = "applications", how: str = "ROL
     )
 
 
+def refuse_changes_of_nodes(path: Path, table: str) -> None:
+    sqlite_store(path).stop()
+    change(
+        path,
+        f"CREATE TRIGGER refuse BEFORE INSERT ON {table} BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END",
+    )
+
+
 def change(path: Path, statement: str, *parameters: object) -> None:
     """By another program, while no store has the file open."""
     connection = sqlite3.connect(path)

@@ -120,7 +120,7 @@ def test_lists_of_the_root_count_for_the_one_queue_of_the_fifo_scheduler() -> No
     lists = acls(acl_submit_applications="ann", acl_administer_queue=" ")
 
     assert [lists.may_submit("whatever", caller) for caller in (ANN, BOB)] == [True, False]
-    assert lists.path_of("whatever") == "root.default"
+    assert [lists.path_of(name) for name in ("default", "root.default", "whatever")] == ["root.default"] * 2 + [None]
 
 
 def test_administrator_of_a_queue_may_submit_to_it() -> None:

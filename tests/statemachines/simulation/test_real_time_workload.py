@@ -152,6 +152,21 @@ def test_a_simulated_node_comes_back_after_its_recommissioning(monkeypatch: pyte
     assert node.host == "node1"
 
 
+def test_a_simulated_node_of_an_excluded_host_waits_for_its_recommissioning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a host that was excluded before a restart, the workload did not start."""
+    monkeypatch.setattr(cluster, "_RESTART_MS", 20)
+    manager, workload = manager_with([])
+    started = threading.Event()
+    manager.dispatcher.register(
+        RMNodeEventType, lambda event: started.set() if event.type is RMNodeEventType.STARTED else None
+    )
+    with manager:
+        manager.admin.refresh_nodes(["node1"], timeout=TIMEOUT_S)
+        manager.bring(workload)
+        manager.admin.recommission(["node1"], timeout=TIMEOUT_S)
+        assert started.wait(TIMEOUT_S)
+
+
 def test_the_live_workload_has_applications_that_one_recognizes_and_never_pauses() -> None:
     """Its applications were job_0001 to job_0400."""
     workload = read_workload(ROOT / "config" / "workloads" / "live")

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dispatcher import load_config
+from dispatcher import DispatcherConfig, load_config
+from dispatcher.dispatching.early_signs import EarlySigns
 from dispatcher.journal.run_config import read_run_config
 from statemachines.resourcemanager import Replay, ResourceManagerConfig, RMApp, RMAppAttempt, RMContainer
-from statemachines.simulation.workload import Outcome
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEventType
+from statemachines.simulation.workload import Outcome, read_workload
 
 from .replays import TIMEOUT_S, Journal, app, config, finish, mixed_workload, node, replayed, run, task, workload
 
+CONFIG = Path(__file__).parents[3] / "config"
 REGISTERED = 1000  # ms from the start of a master's container, as configured by default
 
 
@@ -423,3 +432,40 @@ def test_run_raises_the_error_that_stopped_the_handler_thread() -> None:
 
     with pytest.raises(ZeroDivisionError):
         replay.run()
+
+
+# -- health -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_health_has_no_warning_while_the_sample_is_replayed() -> None:
+    """With the defaults of its thresholds. What 2,000 events bring, some 50 ms of a replay, counts as a second's."""
+    replay = Replay(
+        read_workload(CONFIG / "workloads" / "sample"), load_config(CONFIG / "replay.yaml", ResourceManagerConfig)
+    )
+    dispatcher, handled, warnings = replay.manager.dispatcher, itertools.count(1), set[str]()
+    seconds = 0
+
+    def routes() -> Iterable[Any]:
+        stats = dispatcher.stats()
+        for (event_class, name), count in stats.handled_by_type.items():
+            failed = stats.failed_by_type.get((event_class, name), 0)
+            yield SimpleNamespace(event_class=event_class, name=name, handled=count, failed=failed)
+
+    signs = EarlySigns(DispatcherConfig(), dispatcher.queue_size, routes, clock_ns=lambda: seconds * 10**9)
+
+    def look(_: Any) -> None:
+        nonlocal seconds
+        if next(handled) % 2000 == 0:
+            seconds += 1
+            signs.check()
+            warnings.update(sign.detail for sign in signs.present)
+            warnings.update(name for name, is_present in dispatcher.stats().degraded.items() if is_present)
+
+    for event_type in (RMAppAttemptEventType, RMContainerEventType, RMNodeEventType, SchedulerEventType):
+        dispatcher.register(event_type, look)
+
+    replay.run()
+
+    assert seconds > 30
+    assert warnings == set()

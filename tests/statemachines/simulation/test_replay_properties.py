@@ -16,6 +16,7 @@ from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
+from ...effort import tries
 from .replays import Journal, config, finish
 
 # Masters that wait for containers have 1 of everything, containers and other masters multiples of 10, and nodes 9 more
@@ -96,7 +97,7 @@ def check_nothing_is_left(manager: ResourceManager, *, all_ended: bool) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(workloads(), DELAYS)
 def test_each_application_ends_as_it_should_and_leaves_nothing(work: Workload, am_register_delay_ms: int) -> None:
     settings_ = config(simulation={"am_register_delay_ms": am_register_delay_ms})
@@ -130,7 +131,7 @@ NEWS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 @given(workloads(), DELAYS, NEWS)
 def test_applications_outlive_the_loss_of_nodes_that_come_back(
     work: Workload, am_register_delay_ms: int, news: list[tuple[int, int, str]]

@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from dispatcher.cli.ops.errors import DoorError
 from dispatcher.cli.ops.top.frame import frame_of
 from dispatcher.cli.ops.top.state import Look, Sort, TopState
-from dispatcher.cli.ops.top.watching import Poller, Watcher
+from dispatcher.cli.ops.top.watching import DaemonWatcher, Poller
 
 HELP: Final = """\
 q      sort event types by events queued
@@ -45,7 +45,7 @@ class TopApp(App[int]):
     AUTO_FOCUS = None
     CSS = """
     Screen { layout: vertical; overflow: hidden; background: #101317; }
-    Frame { height: 1fr; width: 1fr; }
+    FrameWidget { height: 1fr; width: 1fr; }
     #prompt { dock: bottom; height: 1; border: none; padding: 0 1; background: #26303f; display: none; }
     #prompt.asking { display: block; }
     Help { align: center middle; background: #101317 60%; }
@@ -73,9 +73,9 @@ class TopApp(App[int]):
             self.found = found
             super().__init__()
 
-    def __init__(self, watcher: Watcher, first: Look | None = None) -> None:
+    def __init__(self, watcher: DaemonWatcher, first: Look | None = None) -> None:
         super().__init__()
-        self.state = TopState()
+        self.state: TopState = TopState()
         if first is not None:
             self.state.seen(first)
         # Called by the poller's thread; everything else here runs on the app's event loop.
@@ -83,7 +83,7 @@ class TopApp(App[int]):
         self._asks_entity = False  # whether the prompt is for an entity or for the filter
 
     def compose(self) -> ComposeResult:
-        yield Frame()
+        yield FrameWidget()
         yield Input(id="prompt", select_on_focus=False, disabled=True)
 
     def on_mount(self) -> None:
@@ -106,7 +106,7 @@ class TopApp(App[int]):
         self._show()
 
     def _as_wished(self, look: Look) -> Look:
-        """The look, without the details of another dispatcher than the one selected while it was under way."""
+        """The look, without the details of another dispatcher than the one selected since it began."""
         wanted = self.state.wish.dispatcher
         if wanted is None or wanted == look.dispatcher:
             return look
@@ -197,11 +197,11 @@ class TopApp(App[int]):
 
     def _show(self) -> None:
         for screen in self.screen_stack[:1]:  # none once the app ends
-            for frame in screen.query(Frame):
+            for frame in screen.query(FrameWidget):
                 frame.refresh()
 
 
-class Frame(Widget):
+class FrameWidget(Widget):
     """Draws the app's state in the whole terminal."""
 
     app: TopApp

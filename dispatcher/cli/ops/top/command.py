@@ -16,7 +16,7 @@ from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_again,
 
 if TYPE_CHECKING:
     from dispatcher.cli.ops.top.state import Look
-    from dispatcher.cli.ops.top.watching import Watcher
+    from dispatcher.cli.ops.top.watching import DaemonWatcher
 
 _WIDTH, _HEIGHT = 80, 24
 
@@ -33,13 +33,13 @@ def top(
     Exit code 1: no valid answer at the start. Later, top reconnects, also to a restarted daemon of the same name.
     """
     from dispatcher.cli.ops.top.state import Wish
-    from dispatcher.cli.ops.top.watching import Watcher
+    from dispatcher.cli.ops.top.watching import DaemonWatcher
 
     if as_json and not once:
         raise DoorError("--json prints a single look: add --once")
     if not once and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise DoorError("top needs a terminal as standard input and standard error; --once prints a single frame")
-    watcher = Watcher(lambda last: address_again(last, daemon, token_file, ca))
+    watcher = DaemonWatcher(lambda last: address_again(last, daemon, token_file, ca))
     with answering():
         first = watcher.look(Wish())
     if once:
@@ -64,7 +64,7 @@ def _print(look: Look) -> None:
         echo(line.plain.rstrip())
 
 
-def _watch(watcher: Watcher, first: Look) -> None:
+def _watch(watcher: DaemonWatcher, first: Look) -> None:
     """Run the screen until the user leaves it. A signal ends it as a signal ends each command."""
     import asyncio
     import signal

@@ -5,6 +5,7 @@ All text from the daemon passes through `_plain`, which escapes it and cuts it t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,9 +15,9 @@ from rich.text import Text
 
 from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
-from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, Queued, QueuedEntity, TypeNumbers
-from dispatcher.ops.entities import Entity
-from dispatcher.ops.stacks import Frame, Running
+from dispatcher.ops.dispatchers import DispatcherNumbers, EventTypeNumbers, Failure, Queued, QueuedEntity
+from dispatcher.ops.entities import EntityDetails
+from dispatcher.ops.stacks import RunningHandler, StackLine
 from dispatcher.util.figures import clock_time, short_count, short_duration, short_percent, size, sparkline
 from dispatcher.util.terminal import one_line
 
@@ -54,6 +55,7 @@ def frame_of(state: TopState, width: int, height: int, now_s: float) -> list[Tex
 
 def _body(state: TopState, look: Look, width: int, height: int) -> list[Text]:
     lines = _dispatchers(state, look, width, max(2, height // 6))
+    lines += _problems(look, width, max(1, height // 10))
     left = height - len(lines)
     shown = state.types()
     failures, running = max(3, left // 4), max(5, left * 3 // 10)
@@ -92,8 +94,10 @@ def _head(state: TopState, width: int, now_s: float) -> Text:
     parts += [f"{short_count(process.threads)} threads"] if process.threads is not None else []
     parts += [f"load {process.loadavg[0]:.2f}"] if process.loadavg else []
     parts += [f"restarted {state.restarts}x"] if state.restarts else []
-    verdict = ", ".join(map(reason_text, look.summary.reasons)) or "ready"
+    verdict = ", ".join(map(reason_text, look.summary.reasons)) or look.summary.verdict
     style = "bold white on #a02c2c" if look.summary.reasons else "bold black on #7bd88f"
+    if look.summary.is_degraded:
+        style = "bold black on #e8c547"
     if state.is_paused:
         verdict, style = f"PAUSED, was {verdict}", "bold black on #e8c547"
     verdict = f" {one_line(verdict)} "
@@ -115,7 +119,7 @@ def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Tex
     first = max(0, min(at - most // 2, len(everybody) - most))
     shown = everybody[first : first + most]
     title = "DISPATCHER" if len(shown) == len(everybody) else f"{at + 1} of {len(everybody)}"
-    header = _Line(width, _BAND)
+    header = _TextLine(width, _BAND)
     header.text(f"  {title}", name + 2).text("STATE", 12).number("QUEUED", 7).text("last 60 s", spark)
     header.number("RATE/s", 7).text("last 60 s", spark).number("FAILED", 6)
     lines = [header.done()]
@@ -123,7 +127,7 @@ def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Tex
         history = state.histories.get(each.name, History())
         is_chosen = each.name == look.dispatcher and len(everybody) > 1
         word, style = _state_of(each, look.summary.is_stuck(each.name))
-        line = _Line(width, "bold" if is_chosen else "")
+        line = _TextLine(width, "bold" if is_chosen else "")
         line.text(f"{'>' if is_chosen else ' '} {_both_ends(each.name, name)}", name + 2).text(word, 12, style)
         line.number(short_count(each.queue.size), 7, _queue_style(each))
         line.text(sparkline(list(history.queue), spark, history.total), spark, "#e8c547")
@@ -188,15 +192,33 @@ def _queue_style(numbers: DispatcherNumbers) -> str:
     return _BAD if capacity is not None and numbers.queue.size >= 0.9 * capacity else ""
 
 
+# -- problems ----------------------------------------------------------------------------------------------------------
+
+
+def _problems(look: Look, width: int, most: int) -> list[Text]:
+    """Two lines for each problem: which dispatcher and type, and since when; what waits."""
+    lines: list[Text] = []
+    grave = {each.reason for each in look.summary.reasons}
+    for number, each in enumerate(look.problems[:most], 1):
+        place = f"{number} of {len(look.problems)} " if len(look.problems) > most else ""
+        where = " ".join(filter(None, (each.dispatcher or each.service, each.name)))
+        since = f" since {clock_time(each.since)}" if each.since is not None else ""
+        detail = f": {each.detail}" if each.detail else ""
+        style = _BAD if each.problem in grave else "#e8c547"
+        lines.append(_line(f" {place}{each.problem}: {where}{since}{detail}", width, style))
+        lines.append(_line(f"   waits: {each.waits or 'nothing'}", width))
+    return lines
+
+
 # -- types -------------------------------------------------------------------------------------------------------------
 
 
-def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int, height: int) -> list[Text]:
+def _types(state: TopState, look: Look, shown: Sequence[EventTypeNumbers], width: int, height: int) -> list[Text]:
     is_wide = width >= 100
     name = width - (64 if is_wide else 49)
     known = f"{len(shown)}/{len(look.types)}" if state.filter else f"{len(shown)}" if look.has_details else "-"
     chosen = f" {state.filter!r}" if state.filter else ""
-    header = _Line(width, _BAND)
+    header = _TextLine(width, _BAND)
     header.text(f" TYPES{chosen}: {known}", name)
     for title, columns, sort in (
         ("QUEUED", 7, Sort.QUEUED),
@@ -211,7 +233,7 @@ def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int
         header.number(title, columns, _SORTED if sort is state.wish.sort else "")
     lines = [header.done()]
     for each in shown[: max(0, height - 1)]:
-        line = _Line(width)
+        line = _TextLine(width)
         line.text(f" {type_text(each, name - 1)}", name).number(short_count(each.queued), 7).number(
             short_count(each.rate_10s), 7
         )
@@ -229,7 +251,7 @@ def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int
     return lines
 
 
-def type_text(numbers: TypeNumbers, most: int) -> str:
+def type_text(numbers: EventTypeNumbers, most: int) -> str:
     """The class and the type; the class is cut if both do not fit."""
     name = numbers.name
     if len(name) <= most or not numbers.event_class or not numbers.event_type:
@@ -255,7 +277,7 @@ def _running(look: Look, width: int, height: int) -> list[Text]:
     return lines
 
 
-def _innermost(running: Running, room: int) -> Sequence[Frame]:
+def _innermost(running: RunningHandler, room: int) -> Sequence[StackLine]:
     """The innermost frames of the handler, or of the dispatcher if no handler runs."""
     frames = handler_frames(running.stack) or running.stack
     return frames[-room:] if room > 0 else []
@@ -293,7 +315,7 @@ def _more_of(failure: Failure, width: int, room: int) -> list[Text]:
     return message + [_line(f"     {' '.join(frame.split())}", width, _DIM) for frame in frames]
 
 
-def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -> list[Text]:
+def _entity(wanted: str, answer: EntityDetails | str | None, width: int, height: int) -> list[Text]:
     if answer is None or isinstance(answer, str):
         return [
             _line(f" ENTITY {wanted} (Esc closes)", width, _BAND),
@@ -302,6 +324,9 @@ def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -
     machine = f" ({answer.machine})" if answer.machine else ""
     since = f" since {clock_time(answer.since)}" if answer.since is not None else ""
     lines = [_line(f" ENTITY {answer.id}{machine}: {answer.state or 'no state'}{since} (Esc closes)", width, _BAND)]
+    if answer.data is not None:
+        lines.append(_line(f"  {json.dumps(answer.data)}", width))
+        height -= 1
     rows = answer.history.items
     for each in rows[: height - 2]:
         seq = f" #{each.seq}" if each.seq is not None else ""
@@ -318,7 +343,7 @@ def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -
 
 
 @dataclass
-class _Line:
+class _TextLine:
     """Builds a line column by column, with one space between columns."""
 
     width: int
@@ -327,13 +352,13 @@ class _Line:
     def __post_init__(self) -> None:
         self._text = Text(style=self.style, no_wrap=True, end="")
 
-    def text(self, text: str, columns: int, style: str = "") -> _Line:
+    def text(self, text: str, columns: int, style: str = "") -> _TextLine:
         return self._add(_plain(text, columns), style)
 
-    def number(self, text: str, columns: int, style: str = "") -> _Line:
+    def number(self, text: str, columns: int, style: str = "") -> _TextLine:
         return self._add(_plain(text, columns).strip().rjust(columns), style)
 
-    def _add(self, shown: str, style: str) -> _Line:
+    def _add(self, shown: str, style: str) -> _TextLine:
         if self._text.plain:
             self._text.append(" ")
         self._text.append(shown, style or None)

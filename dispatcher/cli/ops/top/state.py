@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from dispatcher.cli.ops.look import Summary
-from dispatcher.ops.dispatchers import Failure, Queued, QueuedEntity, TypeNumbers
-from dispatcher.ops.entities import Entity
-from dispatcher.ops.stacks import Running
+from dispatcher.cli.ops.look import DaemonSummary
+from dispatcher.ops.dispatchers import EventTypeNumbers, Failure, Queued, QueuedEntity
+from dispatcher.ops.entities import EntityDetails
+from dispatcher.ops.overview import Problem
+from dispatcher.ops.stacks import RunningHandler
 
 HISTORY_S: Final = 60
 
@@ -27,7 +28,7 @@ class Sort(Enum):
     TIME = "time"
     FAILED = "failed"
 
-    def of(self, numbers: TypeNumbers) -> tuple[float, float, float]:
+    def of(self, numbers: EventTypeNumbers) -> tuple[float, float, float]:
         """The values of a type that decide."""
         time, rate = numbers.handling_share_10s or 0.0, numbers.rate_10s or 0.0
         match self:
@@ -57,26 +58,29 @@ class Look:
 
     at_s: float
     """Seconds of the monotonic clock."""
-    summary: Summary
+    summary: DaemonSummary
     dispatcher: str | None
     """The dispatcher with these types, run and failures; None: the daemon has no dispatcher."""
-    types: Sequence[TypeNumbers] = ()
-    running: Running | None = None
+    types: Sequence[EventTypeNumbers] = ()
+    running: RunningHandler | None = None
     failures: Sequence[Failure] = ()
     queued: Queued[QueuedEntity] | None = None
     """The entities with most events in the queue; None: nothing is queued."""
-    entity: Entity | str | None = None
+    entity: EntityDetails | str | None = None
     """The requested entity, or why it cannot be shown."""
+    problems: Sequence[Problem] = ()
+    """The gravest first."""
     has_details: bool = True
     """False: types, run, failures and queue have not been asked for yet."""
 
     def of_another(self, dispatcher: str) -> Look:
-        """The same look, after the user has selected another dispatcher."""
+        """This look without details, for the dispatcher that the user has just selected."""
         return replace(self, dispatcher=dispatcher, types=(), running=None, failures=(), queued=None, has_details=False)
 
     def as_json(self) -> dict[str, Any]:
         return {
             **self.summary.as_json(),
+            "problems": [each.model_dump() for each in self.problems],
             "dispatcher": self.dispatcher,
             "types": [each.model_dump() for each in self.types],
             "running": self.running.model_dump() if self.running is not None else None,
@@ -112,13 +116,13 @@ class TopState:
     """Everything a frame shows."""
 
     def __init__(self) -> None:
-        self.wish = Wish()
+        self.wish: Wish = Wish()
         self.filter = ""
         self.is_paused = False
         self.look: Look | None = None
         self.lost: Lost | None = None
         self.cpu_share: float | None = None
-        self.restarts = 0
+        self.restarts: int = 0
         self.histories: dict[str, History] = {}
 
     def seen(self, look: Look) -> None:
@@ -144,7 +148,7 @@ class TopState:
         """Record that the daemon did not answer."""
         self.lost = Lost(self.lost.since_s if self.lost else now_s, reason)
 
-    def types(self) -> list[TypeNumbers]:
+    def types(self) -> list[EventTypeNumbers]:
         """The event types that match the filter, sorted."""
         if self.look is None:
             return []

@@ -9,11 +9,11 @@ from typing import Final
 
 from dispatcher.cli.ops.client import Address, Client
 from dispatcher.cli.ops.errors import DoorError, ErrorAnswerError, NotThereError
-from dispatcher.cli.ops.look import failures_of, running_of, summary_of
+from dispatcher.cli.ops.look import failures_of, problems_of, running_of, summary_of
 from dispatcher.cli.ops.top.state import Look, Wish
 from dispatcher.ops.answers import Page
-from dispatcher.ops.dispatchers import Queued, QueuedEntity, TypeNumbers
-from dispatcher.ops.entities import Entity
+from dispatcher.ops.dispatchers import EventTypeNumbers, Queued, QueuedEntity
+from dispatcher.ops.entities import EntityDetails
 
 INTERVAL_S: Final = 1.0
 _LEAST_S: Final = 0.1
@@ -27,7 +27,7 @@ MACHINE: Final = " machine="
 """Separates an entity's id from its machine's name, which tells apart machines with the same id."""
 
 
-class Watcher:
+class DaemonWatcher:
     """Asks one daemon for looks. One thread at a time.
 
     `find` takes the daemon's last address, or None at first, and returns its address now.
@@ -60,35 +60,37 @@ class Watcher:
             client.close()
 
     def _ask(self, client: Client, wish: Wish) -> Look:
-        summary = summary_of(client)
+        summary, problems = summary_of(client), problems_of(client)
         at_s = time.monotonic()
         sizes = {each.name: each.queue.size for each in summary.dispatchers}
-        name = wish.dispatcher if wish.dispatcher in sizes else summary.needs_attention()
+        name = wish.dispatcher if wish.dispatcher in sizes else summary.needs_attention(problems)
         entity = self._entity(client, wish.entity) if wish.entity else None
         if name is None:
-            return Look(at_s, summary, None, entity=entity)
+            return Look(at_s, summary, None, entity=entity, problems=problems)
         limit = _ALL_TYPES if wish.wants_all_types else _TYPES
         try:
+            types = client.get(Page[EventTypeNumbers], "dispatchers", name, "types", sort=wish.sort.value, limit=limit)
             return Look(
                 at_s,
                 summary,
                 name,
-                client.get(Page[TypeNumbers], "dispatchers", name, "types", sort=wish.sort.value, limit=limit).items,
+                types.items,
                 running_of(client, name),
                 failures_of(client, name, _FAILURES),
                 self._queued(client, name) if sizes[name] else None,
                 entity,
+                problems,
             )
         except NotThereError:
-            return Look(at_s, summary, name, entity=entity)  # the dispatcher has stopped since
+            return Look(at_s, summary, name, entity=entity, problems=problems)  # the dispatcher has stopped since
 
     def _queued(self, client: Client, name: str) -> Queued[QueuedEntity]:
         return client.get(Queued[QueuedEntity], "dispatchers", name, "queue", by="entity", limit=_ENTITIES)
 
-    def _entity(self, client: Client, entity: str) -> Entity | str:
+    def _entity(self, client: Client, entity: str) -> EntityDetails | str:
         name, _, machine = entity.partition(MACHINE)
         try:
-            return client.get(Entity, "entities", name, machine=machine or None, limit=_TRANSITIONS)
+            return client.get(EntityDetails, "entities", name, machine=machine or None, limit=_TRANSITIONS)
         except ErrorAnswerError as error:
             return str(error)
 
@@ -99,7 +101,7 @@ class Poller:
     Any thread may call its methods.
     """
 
-    def __init__(self, watcher: Watcher, hand_on: Callable[[Look | Exception], object]) -> None:
+    def __init__(self, watcher: DaemonWatcher, hand_on: Callable[[Look | Exception], object]) -> None:
         self._watcher = watcher  # the poller's thread only, once started
         self._hand_on = hand_on
         self._wish = Wish()  # replaced whole by any thread; read by the poller's

@@ -37,7 +37,7 @@ ERROR: Final = "error"
 """The fields of a column that captures errors."""
 
 AnyColumnFunction: TypeAlias = AsyncFunction[Any, Any] | Callable[..., Any]
-"""As AnyFunction, but a plain function may have several parameters."""
+"""An async or blocking function of a record; a plain one may have several parameters."""
 
 ToRows = Callable[[Any], list[tuple[Any]]]
 

@@ -19,17 +19,18 @@ from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import tell
+from dispatcher.util.rate_limit import RateLimit
 from dispatcher.util.registry import Registry
 from pipeline.streaming.cache.session import ResultSession
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
-from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
+from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, ResumingRateLimiter
 from pipeline.streaming.calls.thread import EngineMailbox, LoopThread
 from pipeline.streaming.errors import AsyncTimeoutError
 from pipeline.streaming.number_checks import require_number
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class AnswerBox:
@@ -38,16 +39,16 @@ class AnswerBox:
     __slots__ = ("_fetch", "_mail", "answers", "is_notified")
 
     def __init__(self, mail: EngineMailbox, fetch: Callable[[], None]) -> None:
-        self.answers: deque[Call] = deque()  # hosts append, the engine's thread pops, each with one call
+        self.answers: deque[HostCall] = deque()  # hosts append, the engine's thread pops, each with one call
         # A mail is on its way. No answer is left behind, in either order:
         #   host: appends a, reads True; engine: sets False, fetches a.
         #   engine: sets False, finds nothing; host: appends a, reads False, sends another mail.
         # Two threads of a host may both send a mail: the second mail finds nothing.
-        self.is_notified = False
+        self.is_notified: bool = False
         self._mail = mail  # never changes
         self._fetch = fetch  # never changes
 
-    def put(self, call: Call) -> None:
+    def put(self, call: HostCall) -> None:
         """Append an answered call and notify the engine. Any thread; does not block."""
         self.answers.append(call)
         self.announce()
@@ -66,7 +67,7 @@ class AnswerBox:
             log.debug("answers dropped: the mailbox is closed, the state will be replayed")
 
     def notify_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """As `notify`, on the thread of `loop`: an engine that belongs to it fetches the answers now."""
+        """On the thread of `loop`: an engine that belongs to it fetches the answers now; another one gets the mail."""
         mail = self._mail
         if isinstance(mail, LoopThread) and mail.loop is loop:
             mail.run(self._fetch)
@@ -74,7 +75,7 @@ class AnswerBox:
             self.notify()
 
 
-class Call:
+class HostCall:
     """One call of the function, as its host sees it.
 
     Only the host writes until `ended_ns` is set; from then on the call belongs to the engine's thread. The engine's
@@ -105,15 +106,15 @@ class CallHost(ABC):
     def __init__(self, function: AnyFunction[Any, Any], name: str) -> None:
         self.function = function  # never changes
         self.name = name  # never changes
-        self.is_batch = is_batch_function(function)  # never changes
+        self.is_batch: bool = is_batch_function(function)  # never changes
         self.result_session: ResultSession | None = getattr(function, "result_session", None)  # never changes
         """The cache through which the function's calls go, if they do."""
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
         self._limiters_lock = threading.Lock()  # leaf lock; only the methods of limits run under it
         # Of the scopes "job" and "worker"; guarded by _limiters_lock, since limits are compared in Python.
-        self._limiters: dict[RateLimit | AdaptiveRateLimit, RateLimiter | AdaptiveRateLimiter] = {}
-        self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
+        self._limiters: dict[RateLimit | AdaptiveRateLimit, ResumingRateLimiter | AdaptiveRateLimiter] = {}
+        self.resumed: LearnedRate = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
         """The rate after a pause of operators without a rate limit; never changes."""
         hook = getattr(function, "own_retries", None)
         self._own_retries: Callable[[], int] | None = hook if callable(hook) else None  # None once it has failed
@@ -136,11 +137,11 @@ class CallHost(ABC):
         """Open the function; blocks until that is done. Raises what `open` raises."""
 
     @abstractmethod
-    def submit(self, calls: Sequence[Call]) -> None:
+    def submit(self, calls: Sequence[HostCall]) -> None:
         """Make the calls as soon as possible, in submission order. Any thread; does not block."""
 
     @abstractmethod
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: HostCall) -> None:
         """Give the call up if possible; it may still be answered. Any thread; does not block."""
 
     @abstractmethod
@@ -192,7 +193,7 @@ class CallHost(ABC):
         require_number(f"{self.name}: own_retries()", number, least=0, whole=True)
         return number
 
-    def _refuse(self, call: Call) -> None:
+    def _refuse(self, call: HostCall) -> None:
         """Answer a call that the host, which has ended, will not make or finish. Any thread."""
         if call.is_cancelled:
             return
@@ -202,9 +203,9 @@ class CallHost(ABC):
         call.started_ns = call.started_ns or call.ended_ns
         call.box.put(call)
 
-    def limiter_for(self, limit: RateLimit | AdaptiveRateLimit) -> RateLimiter | AdaptiveRateLimiter:
+    def limiter_for(self, limit: RateLimit | AdaptiveRateLimit) -> ResumingRateLimiter | AdaptiveRateLimiter:
         """With scope "task" a new limiter for each caller, otherwise one for all operators that share the host."""
-        limiter = RateLimiter(limit) if isinstance(limit, RateLimit) else AdaptiveRateLimiter(limit)
+        limiter = ResumingRateLimiter(limit) if isinstance(limit, RateLimit) else AdaptiveRateLimiter(limit)
         if limit.scope == "task":
             return limiter
         with self._limiters_lock:

@@ -26,11 +26,11 @@ from typing import Any, Final
 
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
-from pipeline.streaming.calls.hosts.call_host import Call, CallHost
+from pipeline.streaming.calls.hosts.call_host import CallHost, HostCall
 from pipeline.streaming.calls.thread import new_event_loop
 from pipeline.streaming.errors import OperatorStateError, RetryAfter, describe
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _CALLS_PER_TURN: Final = 64
 """Calls that a worker may make without waiting before I/O, timers and other workers get their turn."""
@@ -43,7 +43,7 @@ class LoopHost(CallHost):
         super().__init__(function, name)
         self.max_calls = max_calls  # never changes
         self._max_calls = max_calls or sys.maxsize  # never changes
-        self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops, each with one call
+        self._inbox: deque[HostCall] = deque()  # operators append, the loop's thread pops, each with one call
         # The loop will check the inbox. It clears this before it checks; operators read it after appending.
         self._is_awake = False
         # The loop takes no more calls. Its thread sets this before its last check of the inbox, and operators read it
@@ -89,7 +89,7 @@ class LoopHost(CallHost):
             self._is_forked = self._is_over = True
             self.thread = None
 
-    def submit(self, calls: Sequence[Call]) -> None:
+    def submit(self, calls: Sequence[HostCall]) -> None:
         self._inbox.extend(calls)
         if self._is_over:
             self._refuse_waiting()
@@ -100,7 +100,7 @@ class LoopHost(CallHost):
             elif self._starting is None and not self._start_worker():
                 self._is_awake = self._is_resting = True
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: HostCall) -> None:
         call.is_cancelled = True
         self._call_soon(self._cancel, call)
 
@@ -245,11 +245,11 @@ class LoopHost(CallHost):
             self._is_resting = False
             self.loop.call_soon(self._wake)
 
-    def _cancel(self, call: Call) -> None:
+    def _cancel(self, call: HostCall) -> None:
         if call.worker is not None:
             call.worker.cancel()
 
-    def _give_back(self, waiting: list[Call]) -> None:
+    def _give_back(self, waiting: list[HostCall]) -> None:
         """Return calls that have not begun to their operators, which know how long the pause lasts."""
         for call in waiting:
             if not call.is_cancelled:
@@ -263,7 +263,7 @@ class LoopHost(CallHost):
         assert this is not None
         inbox, invoke, loop = self._inbox, self._invoke, self.loop
         self._starting = None
-        call: Call | None = None
+        call: HostCall | None = None
         turns = 0
         own_references = getrefcount(this)
         now_ns = perf_counter_ns()

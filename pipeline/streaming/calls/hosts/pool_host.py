@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, CallHost, HostCall
 from pipeline.streaming.errors import OperatorStateError, RetryAfter, describe
 from pipeline.streaming.gathering import gathers_while
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class PoolHost(CallHost):
@@ -33,7 +34,7 @@ class PoolHost(CallHost):
         super().__init__(function, name)
         self._pool_size = self.max_calls = pool_size  # never changes
         self._lock = threading.Lock()  # leaf lock; replaced only in a forked child
-        self._inbox: deque[Call] = deque()  # guarded by _lock; empty once stopped
+        self._inbox: deque[HostCall] = deque()  # guarded by _lock; empty once stopped
         self._threads: list[threading.Thread] = []  # guarded by _lock; at most pool_size
         self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
         self._idle = 0  # guarded by _lock; threads that wait for _wakes, and for which it has no item
@@ -65,7 +66,7 @@ class PoolHost(CallHost):
             self._is_forked = self._is_stopped = True
             self._threads = []
 
-    def submit(self, calls: Sequence[Call]) -> None:
+    def submit(self, calls: Sequence[HostCall]) -> None:
         with self._lock:
             if not self._is_stopped:
                 while len(self._threads) < min(self._pool_size, self._busy_or_queued + len(calls)):
@@ -81,7 +82,7 @@ class PoolHost(CallHost):
         for call in calls:
             self._refuse(call)
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: HostCall) -> None:
         call.is_cancelled = True
 
     def stop(self, timeout: float = 10.0) -> bool:
@@ -102,7 +103,10 @@ class PoolHost(CallHost):
         alive = sum(thread.is_alive() for thread in threads)
         if alive:
             log.warning(
-                "%s: %d calls did not return within %s s; their threads are left behind", self.name, alive, timeout
+                "%s: %s did not return within %s s; the threads are left behind",
+                self.name,
+                counted(alive, "call"),
+                timeout,
             )
         closing = self._hook("close")
         if closing is not None and self._is_started:
@@ -120,7 +124,7 @@ class PoolHost(CallHost):
             self._wakes.put(None)
 
     def _work(self) -> None:
-        call: Call | None = None
+        call: HostCall | None = None
         gathers_while(lambda: not (self._is_stopped or call is None or call.is_cancelled))
         while True:
             boxes, call = self._arrive()
@@ -140,14 +144,14 @@ class PoolHost(CallHost):
                 return
             self._wakes.get()
 
-    def _arrive(self) -> tuple[list[AnswerBox], Call | None]:
+    def _arrive(self) -> tuple[list[AnswerBox], HostCall | None]:
         """A thread was started or woken: what to announce, and its first call; None: it is idle again."""
         with self._lock:
             self._coming -= 1
             boxes, self._unannounced = self._unannounced, []
             return boxes, self._take()
 
-    def _after(self, call: Call) -> Call | None:
+    def _after(self, call: HostCall) -> HostCall | None:
         """Answer a call that has ended or was cancelled; return the thread's next one, or None: it is idle."""
         box = call.box
         is_answered = call.ended_ns != 0
@@ -169,7 +173,7 @@ class PoolHost(CallHost):
             other.box.put(other)
         return following
 
-    def _take(self) -> Call | None:
+    def _take(self) -> HostCall | None:
         """The next call, or None: the calling thread is idle. The caller holds the lock."""
         if not self._inbox:
             self._idle += 1
@@ -179,7 +183,7 @@ class PoolHost(CallHost):
             self._wake_one()
         return call
 
-    def _take_waiting(self) -> list[Call]:
+    def _take_waiting(self) -> list[HostCall]:
         """Take back the calls that have not begun; their operators know how long the pause lasts. Under the lock."""
         waiting = [call for call in self._inbox if not call.is_cancelled]
         self._busy_or_queued -= len(self._inbox)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pipeline.streaming.calls.limits.learned_rate import LearnedRate
-from pipeline.streaming.calls.rate_limit import (
+from dispatcher.util.rate_limit import (
     RateLimitScope,
     check_cost_and_scope,
     check_rate,
@@ -15,14 +14,15 @@ from pipeline.streaming.calls.rate_limit import (
     cost_of,
     share_scope,
 )
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 
 ADAPTIVE: Final = "adaptive"
-"""As `rate_limit`: an AdaptiveRateLimit with its defaults."""
+"""The value of `rate_limit` that stands for an AdaptiveRateLimit with its defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveRateLimit:
-    """As many calls per second as the service accepts. `rate_limit="adaptive"` is one with the defaults.
+    """Lets as many calls start per second as the service accepts. `rate_limit="adaptive"` is one with the defaults.
 
     When the service rejects a call (HTTP 429), raise `RetryAfter` in your function. The rate grows until a call is
     rejected, falls to about the accepted rate, and then slowly tests for a higher one: see LearnedRate. A pause of up
@@ -71,5 +71,5 @@ class AdaptiveRateLimiter(LearnedRate):
     """Enforces an AdaptiveRateLimit for all operators that share it. Any thread."""
 
     def __init__(self, limit: AdaptiveRateLimit | None = None) -> None:
-        self.limit = AdaptiveRateLimit() if limit is None else limit  # never changes
+        self.limit: AdaptiveRateLimit = AdaptiveRateLimit() if limit is None else limit  # never changes
         super().__init__(self.limit.initial_calls_per_s, self.limit.max_calls_per_s)

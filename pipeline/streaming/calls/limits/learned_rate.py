@@ -115,7 +115,7 @@ class LearnedRate:
         self._full_ms = -math.inf  # when the burst is full again; guarded by _lock
         self._is_waited_for = False  # the latest request has to wait, because of the rate; guarded by _lock
         self._waiting_rate = self._rate  # the rate that the latest wait was worked out with; guarded by _lock
-        self.is_used = False  # began with a pause that was not short; set once under _lock, read without it
+        self.is_used: bool = False  # began with a pause that was not short; set once under _lock, read without it
         # How the rate grows.
         self._is_searching = True  # exponentially; guarded by _lock
         self._has_found = False  # a limit, at least once; guarded by _lock

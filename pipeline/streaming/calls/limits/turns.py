@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 from pipeline.streaming.calls.record_call import RecordCall
 
 _MOST_GROUP_MS: Final = 10.0
 """To wake up for each call costs about as much as the call."""
 
-Limiter: TypeAlias = RateLimiter | AdaptiveRateLimiter
+Limiter: TypeAlias = ResumingRateLimiter | AdaptiveRateLimiter
 
 
-class Turns:
+class RateTurns:
     """Gives calls their turns, and learns from their answers. The engine's thread only."""
 
     def __init__(self, host: CallHost, rate_limit: RateLimit | AdaptiveRateLimit | Limiter | str | None) -> None:
@@ -29,8 +30,8 @@ class Turns:
         limiter = host.limiter_for(limit) if isinstance(limit, RateLimit | AdaptiveRateLimit) else limit
         # The operator's own limit, for its cost: equal limits share a limiter, whatever their cost functions are.
         self._limit = limit.limit if isinstance(limit, Limiter) else limit
-        self._fixed = limiter if isinstance(limiter, RateLimiter) else None
-        self.adapts = isinstance(limiter, AdaptiveRateLimiter)
+        self._fixed = limiter if isinstance(limiter, ResumingRateLimiter) else None
+        self.adapts: bool = isinstance(limiter, AdaptiveRateLimiter)
         self._learned: LearnedRate
         if isinstance(limiter, AdaptiveRateLimiter):
             self._learned = limiter
@@ -94,7 +95,7 @@ class Turns:
         else:
             self._learned.pause(now_ms, delay_ms)
 
-    def _reserve(self, limiter: RateLimiter, cost: float, now_ms: float) -> float:
+    def _reserve(self, limiter: ResumingRateLimiter, cost: float, now_ms: float) -> float:
         reserved = self._reserved
         # Reserve again if a pause voided the reservation, or a cheaper call made it and left the line.
         if reserved is None or limiter.ready_at(reserved[0]) > reserved[0] or cost > reserved[1]:

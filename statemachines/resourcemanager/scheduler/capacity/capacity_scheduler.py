@@ -8,7 +8,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from statemachines.resourcemanager.events.records import ContainerRequest
@@ -65,11 +65,13 @@ class CapacityPolicy(SchedulingPolicy):
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         self._config = config
         self._nodes = nodes
-        self.allocator = ContainerAllocator(nodes, looks_on=config.reservations_continue_look_all_nodes)
+        self.allocator: ContainerAllocator = ContainerAllocator(
+            nodes, looks_on=config.reservations_continue_look_all_nodes
+        )
         self.pending = self.allocator.asks
         self.allocates_on_arrival = False
-        self.tree = QueueTree(config)
-        self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
+        self.tree: QueueTree = QueueTree(config)
+        self.activations: dict[LeafQueue, Activation] = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
         self._fair_apps: dict[QueueApplication, None] = {}  # in queues with the fair ordering policy
         self._to_activate: dict[LeafQueue, None] = {}  # leaves whose share of masters may have new room
 
@@ -140,7 +142,7 @@ class CapacityPolicy(SchedulingPolicy):
         for partition in attempt.asked_partitions():
             asks = [r.resource for _, r in attempt.pending if r.partition == partition]
             required = amounts_of(asks[0]) if asks else ()
-            add(total, headroom(app.leaf, app.user, partition, required, self._nodes.draining_room(partition)))
+            add(total, headroom(app.leaf, app.user, partition, required))
         return total
 
     def why_held_up(
@@ -149,6 +151,10 @@ class CapacityPolicy(SchedulingPolicy):
         app = app_of(attempt)
         is_first = self.activations[app.leaf].is_first(app)
         return why_held_up(app, requirements, self.allocator.unreserved, is_first=is_first, has_node=has_node)
+
+    def place_of(self, attempt: SchedulerApplicationAttempt) -> Hashable:
+        app = app_of(attempt)
+        return app.leaf.path, app.user, app.is_active, app.master_partition, app.master_amounts
 
     def preemption_candidates(
         self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
@@ -265,6 +271,40 @@ class CapacityPolicy(SchedulingPolicy):
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
+    def why_not_configured(self, config: SchedulerConfig) -> str | None:
+        return self.tree.why_kept(config)
+
+    def configure(self, config: SchedulerConfig, applications: Iterable[SchedulerApplication]) -> None:
+        was_fair = {leaf: leaf.is_fair for leaf in self.activations}
+        self.tree.configure(config)
+        self._config = config
+        kept = self.activations
+        self.activations = {leaf: kept.get(leaf) or Activation(leaf) for leaf in self.tree.leaves.values()}
+        resorted = {leaf for leaf, is_fair in was_fair.items() if leaf in self.activations and leaf.is_fair != is_fair}
+        if resorted:
+            self._sort_again([app for app in map(_queued, applications) if app.leaf in resorted])
+        queues = list(self.tree.queues())
+        for partition in dict.fromkeys(name for queue in queues for name in queue.shares):
+            self.allocator.partition_resized(partition, queues)
+        self._to_activate = {leaf: None for leaf in self.activations if leaf.pending}
+
+    def _sort_again(self, applications: Sequence[QueueApplication]) -> None:
+        """Sort the applications and their asks again: the ordering policy of their leaves has changed."""
+        for app in applications:
+            attempt = app.attempt
+            allocators = list(attempt.pending.values()) if attempt is not None else []
+            for allocator in allocators:
+                self.allocator.asks.remove(allocator)
+            app.recount(self._held(app, with_reserved=True))
+            self._fair_apps.pop(app, None)
+            if app.leaf.is_fair:
+                self._fair_apps[app] = None
+            self.activations[app.leaf].reorder(app)
+        for app in applications:
+            # Once all are out: the order of asks that wait together is fixed when the first of them comes.
+            for allocator in app.attempt.pending.values() if app.attempt is not None else ():
+                self.allocator.asks.add(allocator)
+
     def queue_paths(self) -> list[str]:
         return [queue.path for queue in self.tree.queues()]
 
@@ -330,10 +370,14 @@ class CapacityPolicy(SchedulingPolicy):
             attempt.default_label = app.default_partition
             self.add_attempt(attempt)
 
-    def _held(self, app: SchedulerApplication) -> list[tuple[str, Amounts]]:
+    def _held(self, app: SchedulerApplication, *, with_reserved: bool = False) -> list[tuple[str, Amounts]]:
         """Each container's partition and amounts."""
         held: list[tuple[str, Amounts]] = []
-        for container in app.attempt.live.values() if app.attempt is not None else ():
+        attempt = app.attempt
+        containers = list(attempt.live.values()) if attempt is not None else []
+        if attempt is not None and with_reserved:
+            containers += attempt.reservations.values()
+        for container in containers:
             node = self._nodes.get(container.node)
             assert node is not None  # a node's containers leave the books before the node
             held.append((node.partition, amounts_of(container.request.resource)))

@@ -186,7 +186,7 @@ class ContainerAllocator:
     # All fields are guarded by the scheduler's lock.
     def __init__(self, nodes: ClusterNodeTracker, *, looks_on: bool) -> None:
         """`looks_on`: asks with a reservation go on looking."""
-        self.asks = QueueAsks(nodes)
+        self.asks: QueueAsks = QueueAsks(nodes)
         self._nodes = nodes
         self.unreserved: Amounts | None = () if looks_on else None  # never changes
         self._holders: dict[UserAsksName, dict[AppPlacementAllocator, None]] = {}  # with reservations; never empty ones

@@ -5,8 +5,6 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from statemachines.resourcemanager.scheduler.capacity.limits import part_of, user_limit
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts
@@ -19,18 +17,15 @@ def user_room(leaf: LeafQueue, user: str, partition: str, required: Amounts) -> 
     return {type_: max(0, part_of(whole, limit) - used.get(type_, 0)) for type_, whole in total.items()}
 
 
-def headroom(
-    leaf: LeafQueue, user: str, partition: str, required: Amounts, draining: Mapping[str, int]
-) -> list[tuple[str, int]]:
+def headroom(leaf: LeafQueue, user: str, partition: str, required: Amounts) -> list[tuple[str, int]]:
     """What the user may still get in the partition, by type: within its limit, all queues' maxima and the free room.
 
-    As YARN's CapacityHeadroomProvider computes it. The root's maximum is the partition. `draining`: what is free on
-    draining nodes, which YARN shrinks to what their containers have.
+    As YARN's CapacityHeadroomProvider computes it. The root's maximum is the partition.
     """
     room = []
     for type_, left in user_room(leaf, user, partition, required).items():
         lefts = [share.limit.get(type_, 0) - share.used.get(type_, 0) for share in leaf.lineage_shares(partition)]
-        least = min(left, lefts[0] - draining.get(type_, 0), *lefts)
+        least = min(left, *lefts)
         if least > 0:
             room.append((type_, least))
     return room

@@ -71,16 +71,7 @@ def _masters_full(app: QueueApplication, *, is_first: bool) -> WaitReason:
         f"the masters of queue {leaf.path} have used {quantity(type_, has)} of the {quantity(type_, most)} that they "
         f"may use, {share}; this application's master needs {quantity(type_, amount)}{behind}"
     )
-    return WaitReason(
-        WaitCause.AM_LIMIT,
-        sentence,
-        leaf.path,
-        app.user,
-        partition=partition,
-        resource=type_,
-        needed=amount,
-        available=max(0, most - has),
-    )
+    return _beyond(WaitCause.AM_LIMIT, sentence, leaf, app.user, partition, short, most - has)
 
 
 def _users_masters_full(app: QueueApplication, behind: str) -> WaitReason:
@@ -95,16 +86,7 @@ def _users_masters_full(app: QueueApplication, behind: str) -> WaitReason:
         f"user's may use in queue {leaf.path}{_in(partition)}; this application's master needs "
         f"{quantity(type_, amount)}{behind}"
     )
-    return WaitReason(
-        WaitCause.USER_AM_LIMIT,
-        sentence,
-        leaf.path,
-        app.user,
-        partition=partition,
-        resource=type_,
-        needed=amount,
-        available=max(0, most - has),
-    )
+    return _beyond(WaitCause.USER_AM_LIMIT, sentence, leaf, app.user, partition, short, most - has)
 
 
 def _queue_full(queue: Queue, partition: str, amounts: Amounts) -> WaitReason:
@@ -116,15 +98,7 @@ def _queue_full(queue: Queue, partition: str, amounts: Amounts) -> WaitReason:
     sentence = f"queue {queue.path} has used {quantity(type_, has)} of its {quantity(type_, most)}{_in(partition)}"
     if amount:
         sentence += f"; the request needs {quantity(type_, amount)}"
-    return WaitReason(
-        WaitCause.QUEUE_LIMIT,
-        sentence,
-        queue.path,
-        partition=partition,
-        resource=type_,
-        needed=amount,
-        available=max(0, most - has),
-    )
+    return _beyond(WaitCause.QUEUE_LIMIT, sentence, queue, None, partition, short, most - has)
 
 
 def _user_full(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> WaitReason:
@@ -137,16 +111,16 @@ def _user_full(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> 
         f"user {user} has used {quantity(type_, has)} in queue {leaf.path}{_in(partition)}, where the limit of a user "
         f"is {quantity(type_, most)} with {users}"
     )
-    return WaitReason(
-        WaitCause.USER_LIMIT,
-        sentence,
-        leaf.path,
-        user,
-        partition=partition,
-        resource=type_,
-        needed=dict(amounts).get(type_, 0),
-        available=0,
-    )
+    return _beyond(WaitCause.USER_LIMIT, sentence, leaf, user, partition, (type_, dict(amounts).get(type_, 0)), 0)
+
+
+def _beyond(
+    cause: WaitCause, sentence: str, queue: Queue, user: str | None, partition: str, short: tuple[str, int], room: int
+) -> WaitReason:
+    """An ask goes beyond a limit. `short`: the type that is short, and how much of it the ask needs; `room`: what is
+    left of it, negative if more is used than the limit allows."""
+    type_, needed = short
+    return WaitReason(cause, sentence, queue.path, user, None, partition, type_, needed, max(0, room))
 
 
 def _in(partition: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from dispatcher.util.figures import counted
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, QueueTree, Share
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, dominant_share
 
@@ -144,12 +145,11 @@ def why_closed(
             return f"queue {above.path} is stopped and does not accept new applications"
         most = above.maximum_applications
         if above not in is_in and most is not None and above.applications >= most:
-            return f"queue {above.path} already has {above.applications} applications, its maximum"
+            return f"queue {above.path} already has {counted(above.applications, 'application')}, its maximum"
     entry = queue.users.get(user)
     if queue not in is_in and entry is not None and entry.applications >= queue.maximum_applications_per_user:
-        return (
-            f"queue {queue.path} already has {entry.applications} applications of user {user}, its maximum for one user"
-        )
+        held = counted(entry.applications, "application")
+        return f"queue {queue.path} already has {held} of user {user}, its maximum for one user"
     for label in labels:
         if label and not queue.may_use(label):
             return f"queue {queue.path} may not use partition {label}"

@@ -5,6 +5,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from statemachines.heap import LazyHeap
@@ -33,11 +34,11 @@ class QueueApplication(SchedulerApplication):
         self._used: dict[str, dict[str, int]] = {}  # by partition; only in a fair queue
         self._shares: dict[str, float] = {}  # the dominant share of each
         self.master_amounts: Amounts = () if submission.unmanaged_am else amounts_of(submission.am_resource)
-        self.is_active = False
+        self.is_active: bool = False
 
     def enter(self, leaf: LeafQueue) -> None:
         self.leaf = leaf
-        self.queue = leaf.path
+        self.queue: str = leaf.path
         self._used.clear()
         self._shares.clear()
         label, master_label = self.submission.node_label, self.submission.master_label
@@ -62,6 +63,18 @@ class QueueApplication(SchedulerApplication):
             if used is None:
                 used = self._used[partition] = {}
             add(used, amounts, sign)
+            self.note_share(partition)
+
+    def recount(self, held: Iterable[tuple[str, Amounts]]) -> None:
+        """Count the usage again, since its queue has become fair or no longer is.
+
+        `held`: each container's partition and amounts.
+        """
+        self._used.clear()
+        self._shares.clear()
+        for partition, amounts in held if self.leaf.is_fair else ():
+            add(self._used.setdefault(partition, {}), amounts)
+        for partition in self._used:
             self.note_share(partition)
 
     def note_share(self, partition: str) -> None:

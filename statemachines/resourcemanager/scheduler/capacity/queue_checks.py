@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dispatcher.errors import ConfigError
-from statemachines.resourcemanager.records.config import PartitionCapacityConfig, QueueConfig
+from statemachines.resourcemanager.records.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
 
 ROOT = "root"
 _TOLERANCE_PERCENT = 0.05  # three times 33.33 count as 100, as in YARN
+
+
+def check_scheduler_queues(config: SchedulerConfig) -> None:
+    """
+    Raises:
+        ConfigError: the queues don't form a valid tree, or their maximum allocations don't fit; names the key.
+    """
+    check_queues(config.queues)
+    check_maximum_allocations(config.queues, config.maximum_allocation_mb, config.maximum_allocation_vcores)
 
 
 def check_queues(queues: Sequence[QueueConfig], path: str = "scheduler.queues") -> None:

@@ -10,19 +10,19 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dispatcher.util.figures import counted
 from statemachines.resourcemanager.records.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
-from statemachines.resourcemanager.scheduler.capacity.queue_checks import (
-    ROOT,
-    check_maximum_allocations,
-    check_queues,
-)
+from statemachines.resourcemanager.scheduler.capacity.queue_checks import ROOT, check_scheduler_queues
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share, maximum_allocation
 from statemachines.resourcemanager.scheduler.core.users import User
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.records.resource import MaximumAllocation
 
 DEFAULT_PARTITION = ""
 _NOTHING = PartitionCapacityConfig(capacity=0, maximum_capacity=0)
@@ -49,6 +49,12 @@ class Share:
 
     def __post_init__(self) -> None:
         self.guarantee = float(self.capacity)
+
+    def configure(self, capacity: Fraction, maximum: Fraction, priority: int, index: int) -> None:
+        """Change what is configured; what is used stays."""
+        self.capacity, self.maximum, self.priority, self.index = capacity, maximum, priority, index
+        self.guarantee = float(capacity)
+        self.set_total(self.total)
 
     @property
     def used_share(self) -> float:
@@ -118,21 +124,27 @@ class Queue:
     """The common part of parents and leaves."""
 
     def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, scheduler: SchedulerConfig) -> None:
-        self.config = config
         self.parent = parent
-        self.index = index  # among its siblings
         self.path: str = f"{parent.path}.{config.name}" if parent is not None else config.name
         self.lineage: tuple[Queue, ...] = (*(parent.lineage if parent is not None else ()), self)  # from the root
         self.applications = 0  # not ended
         self.pending = 0  # applications whose attempt may not start its master yet
         self.containers = 0
-        self.maximum_applications = config.maximum_applications  # None: no limit of its own
-        self.maximum_allocation = maximum_allocation(
+        self.shares: dict[str, Share] = {}  # by partition
+        self.configure(config, index, scheduler)
+
+    def configure(self, config: QueueConfig, index: int, scheduler: SchedulerConfig) -> None:
+        """Take the configuration, or another one once the queues above have theirs. Counts and usage stay."""
+        self.config = config
+        self.index = index  # among its siblings
+        self.maximum_applications: int | None = config.maximum_applications  # None: no limit of its own
+        self.maximum_allocation: MaximumAllocation = maximum_allocation(
             _nearest("maximum_allocation_mb", self), _nearest("maximum_allocation_vcores", self)
         )
         # Whether its containers are safe from preemption for other queues, as all are where there is none.
-        self.disables_preemption = not scheduler.preemption.enabled or bool(_nearest("disable_preemption", self))
-        self.shares: dict[str, Share] = {}  # by partition
+        self.disables_preemption: bool = not scheduler.preemption.enabled or bool(_nearest("disable_preemption", self))
+        for partition, share in self.shares.items():
+            share.configure(*self._share_of(partition))
         for partition in (DEFAULT_PARTITION, *config.accessible_node_labels):
             self.share(partition)
 
@@ -152,56 +164,74 @@ class Queue:
         return share
 
     def _make_share(self, partition: str) -> Share:
+        share = Share(*self._share_of(partition))
+        if self.parent is not None:
+            share.set_total(self.parent.share(partition).total)
+        return share
+
+    def _share_of(self, partition: str) -> tuple[Fraction, Fraction, int, int]:
+        """The configured part of a share: capacity, maximum, priority and index."""
         if self.parent is None:
-            return Share(_ALL, _ALL, self.config.priority)
+            return _ALL, _ALL, self.config.priority, 0
         config: QueueConfig | PartitionCapacityConfig = self.config
         if partition:
             config = self.config.accessible_node_labels.get(partition, _NOTHING)
         above = self.parent.share(partition)
-        share = Share(
-            above.capacity * _fraction(config.capacity),
-            above.maximum * _fraction(config.maximum_capacity),
-            self.config.priority,
-            self.index,
-        )
-        share.set_total(above.total)
-        return share
+        capacity, maximum = _fraction(config.capacity), _fraction(config.maximum_capacity)
+        return above.capacity * capacity, above.maximum * maximum, self.config.priority, self.index
 
 
 class ParentQueue(Queue):
     """A queue with child queues."""
 
-    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, scheduler: SchedulerConfig) -> None:
-        super().__init__(config, parent, index, scheduler)
-        self.children: tuple[Queue, ...] = tuple(
-            ParentQueue(child, self, number, scheduler) if child.queues else LeafQueue(child, self, number, scheduler)
-            for number, child in enumerate(config.queues)
-        )
+    children: tuple[Queue, ...] = ()
+
+    def configure(self, config: QueueConfig, index: int, scheduler: SchedulerConfig) -> None:
+        """Take the configuration for this queue and those below it.
+
+        Children of the same name and kind stay; others are made or dropped.
+        """
+        super().configure(config, index, scheduler)
+        known = {child.config.name: child for child in self.children}
+        children: list[Queue] = []
+        for number, child in enumerate(config.queues):
+            kind = ParentQueue if child.queues else LeafQueue
+            queue = known.get(child.name)
+            if type(queue) is kind:
+                queue.configure(child, number, scheduler)
+            else:
+                queue = kind(child, self, number, scheduler)
+            children.append(queue)
+        self.children = tuple(children)
 
 
 class LeafQueue(Queue):
     """A queue with applications."""
 
     def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, scheduler: SchedulerConfig) -> None:
-        super().__init__(config, parent, index, scheduler)
-        own = config.maximum_am_resource_percent
-        percent = scheduler.maximum_am_resource_percent if own is None else own
-        self.am_share = _fraction(percent)  # what masters may use of its maximum
-        most = config.maximum_applications
-        if most is None:
-            capacity: Fraction = max(share.capacity for share in self.shares.values())
-            most = self.maximum_applications = max(1, int(scheduler.maximum_applications * capacity))
-        part = _fraction(config.minimum_user_limit_percent) * _fraction(100 * config.user_limit_factor)
-        self.maximum_applications_per_user = max(1, int(most * min(_ALL, part)))
-        self.is_fair = config.ordering_policy == "fair"
         self._lines: dict[str, tuple[Share, ...]] = {}  # by partition
         self.masters_used: dict[str, dict[str, int]] = {}  # by masters of active applications; by partition
         self.active = 0  # applications whose attempt may have its master
         self.users: dict[str, User] = {}
-        self.active_users = 0
-        self.default_label = config.default_node_label or DEFAULT_PARTITION
-        self.maximum_lifetime_s = _nearest("maximum_lifetime_s", self)
-        self.default_lifetime_s = _nearest("default_lifetime_s", self)
+        self.active_users: int = 0
+        super().__init__(config, parent, index, scheduler)
+
+    def configure(self, config: QueueConfig, index: int, scheduler: SchedulerConfig) -> None:
+        super().configure(config, index, scheduler)
+        own = config.maximum_am_resource_percent
+        percent = scheduler.maximum_am_resource_percent if own is None else own
+        self.am_share: Fraction = _fraction(percent)  # what masters may use of its maximum
+        most = config.maximum_applications
+        if most is None:
+            capacity: Fraction = max(share.capacity for share in self.shares.values())
+            most = max(1, int(scheduler.maximum_applications * capacity))
+            self.maximum_applications: int | None = most
+        part = _fraction(config.minimum_user_limit_percent) * _fraction(100 * config.user_limit_factor)
+        self.maximum_applications_per_user: int = max(1, int(most * min(_ALL, part)))
+        self.is_fair: bool = config.ordering_policy == "fair"
+        self.default_label: str = config.default_node_label or DEFAULT_PARTITION
+        self.maximum_lifetime_s: int | None = _nearest("maximum_lifetime_s", self)
+        self.default_lifetime_s: int | None = _nearest("default_lifetime_s", self)
 
     def place(self, partition: str) -> tuple[Any, ...]:
         """The sort key among all leaves, level by level; the lowest is served first."""
@@ -283,22 +313,37 @@ class QueueTree:
     """All queues, and the size of each partition."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        check_queues(config.queues)
-        largest_mb, most_vcores = config.maximum_allocation_mb, config.maximum_allocation_vcores
-        check_maximum_allocations(config.queues, largest_mb, most_vcores)
-        root = QueueConfig(
-            name=ROOT,
-            queues=config.queues,
-            acl_submit_applications=config.acl_submit_applications,
-            acl_administer_queue=config.acl_administer_queue,
-            maximum_allocation_mb=largest_mb,
-            maximum_allocation_vcores=most_vcores,
-        )
-        self.maximum_allocation = maximum_allocation(largest_mb, most_vcores)
-        self.root = ParentQueue(root, None, 0, config)
-        self._by_path = {queue.path: queue for queue in _walk(self.root)}
-        self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
+        check_scheduler_queues(config)
+        self.root: ParentQueue = ParentQueue(_root_of(config), None, 0, config)
         self.totals: dict[str, dict[str, int]] = {}  # by partition
+        self._note(config)
+
+    def configure(self, config: SchedulerConfig) -> None:
+        """Take another valid configuration, to which `why_kept` has no objection."""
+        self.root.configure(_root_of(config), 0, config)
+        self._note(config)
+
+    def _note(self, config: SchedulerConfig) -> None:
+        self.maximum_allocation: MaximumAllocation = maximum_allocation(
+            config.maximum_allocation_mb, config.maximum_allocation_vcores
+        )
+        self._by_path = {queue.path: queue for queue in _walk(self.root)}
+        self.leaves: dict[str, LeafQueue] = {
+            queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)
+        }
+
+    def why_kept(self, config: SchedulerConfig) -> str | None:
+        """Why a queue must stay that this configuration removes, or turns from leaf to parent or back; or None."""
+        leaves = dict(_kinds(config.queues, ROOT))
+        for queue in self._by_path.values():
+            is_leaf = isinstance(queue, LeafQueue)
+            if queue is self.root or leaves.get(queue.path) is is_leaf:
+                continue
+            what = "removed" if queue.path not in leaves else "given children" if is_leaf else "left without children"
+            if queue.applications:
+                held = counted(queue.applications, "application")
+                return f"queue {queue.path} has {held} and cannot be {what}: stop it, and move or end them first"
+        return None
 
     def queues(self) -> Iterator[Queue]:
         """Parents before children."""
@@ -320,6 +365,25 @@ class QueueTree:
         add(total, amounts, sign)
         for queue in self._by_path.values():
             queue.share(partition).set_total(total)
+
+
+def _root_of(config: SchedulerConfig) -> QueueConfig:
+    return QueueConfig(
+        name=ROOT,
+        queues=config.queues,
+        acl_submit_applications=config.acl_submit_applications,
+        acl_administer_queue=config.acl_administer_queue,
+        maximum_allocation_mb=config.maximum_allocation_mb,
+        maximum_allocation_vcores=config.maximum_allocation_vcores,
+    )
+
+
+def _kinds(queues: Iterable[QueueConfig], above: str) -> Iterator[tuple[str, bool]]:
+    """The path of each queue, and whether it is a leaf."""
+    for queue in queues:
+        path = f"{above}.{queue.name}"
+        yield path, not queue.queues
+        yield from _kinds(queue.queues, path)
 
 
 def _walk(queue: Queue) -> Iterator[Queue]:

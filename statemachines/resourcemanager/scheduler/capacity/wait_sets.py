@@ -51,10 +51,10 @@ class UserAsks:
     __slots__ = ("allocators", "amounts", "leaf", "requirements", "user", "wait_set")
 
     def __init__(self, leaf: LeafQueue, user: str, requirements: NodeRequirements) -> None:
-        self.leaf = leaf
-        self.user = user
-        self.requirements = requirements
-        self.amounts = amounts_of(requirements.resource)
+        self.leaf: LeafQueue = leaf
+        self.user: str = user
+        self.requirements: NodeRequirements = requirements
+        self.amounts: Amounts = amounts_of(requirements.resource)
         self.allocators: LazyHeap[AppPlacementAllocator] = LazyHeap(_fair_key if leaf.is_fair else _fifo_key)
         self.wait_set: WaitSet | UserLimitWaitSet | None = None  # contains it, while it has asks
 
@@ -109,8 +109,8 @@ class WaitSet:
         self._home = home
         self._name = name
         self._key = _key if is_mixed else _key_among_same
-        self.queue = queue  # the queue they wait for, if any
-        self.amounts = amounts  # what each of them needs in the queue
+        self.queue: Queue | None = queue  # the queue they wait for, if any
+        self.amounts: Amounts = amounts  # what each of them needs in the queue
         self.leaves: dict[LeafQueue, LazyHeap[UserAsks]] = {}  # never empty ones
 
     def __bool__(self) -> bool:
@@ -203,7 +203,7 @@ class UserLimitWaitSet:
         return taken
 
     def within_limit_of(self, user: str) -> list[UserAsks]:
-        """The same for one user, whose usage has fallen."""
+        """Remove and return the UserAsks of one user, whose usage has fallen, if they are within the limit."""
         taken: list[UserAsks] = []
         for amounts, users in list(self._users.items()):
             if user in users:
@@ -214,7 +214,7 @@ class UserLimitWaitSet:
         return taken
 
     def resized(self) -> None:
-        """Sort the users anew: the partition's size, and with it their shares, have changed."""
+        """Sort the users again: the partition's size, and with it their shares, have changed."""
         for users in self._users.values():
             for user in users:
                 users.lessened(user)

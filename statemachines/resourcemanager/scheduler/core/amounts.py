@@ -40,7 +40,7 @@ def amounts_of(resource: Resource) -> Amounts:
 
 
 def resource_of(amounts: Mapping[str, int]) -> Resource:
-    """As a Resource, for reports: all GPU thousandths as one device.
+    """Return a Resource for reports: it shows all GPU thousandths as one device.
 
     >>> resource_of({"memory_mb": 5, "gpu_milli": 1500})
     Resource(memory_mb=5, vcores_milli=0, gpus=1, gpu_milli=1500, others=())

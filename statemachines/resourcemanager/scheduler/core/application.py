@@ -48,12 +48,12 @@ class SchedulerApplication:
     __slots__ = ("attempt", "id", "number", "priority", "queue", "submission", "user")
 
     def __init__(self, id: str, submission: ApplicationSubmission, number: int) -> None:
-        self.id = id
-        self.submission = submission  # as it was submitted
-        self.number = number  # in the order of submission
-        self.priority = submission.priority  # greater is more urgent; may change
-        self.queue = submission.queue  # changes when the application is moved
-        self.user = submission.user
+        self.id: str = id
+        self.submission: ApplicationSubmission = submission  # as it was submitted
+        self.number: int = number  # in the order of submission
+        self.priority: int = submission.priority  # greater is more urgent; may change
+        self.queue: str = submission.queue  # changes when the application is moved
+        self.user: str = submission.user
         self.attempt: SchedulerApplicationAttempt | None = None  # the latest
 
     @property
@@ -118,12 +118,12 @@ class AppPlacementAllocator:
     )
 
     def __init__(self, attempt: SchedulerApplicationAttempt, priority: int, requirements: NodeRequirements) -> None:
-        self.attempt = attempt
-        self.priority = priority
-        self.requirements = requirements
-        self.key = (*attempt.rank, priority)  # sorts allocators
-        self.reservations = 0  # nodes reserved for it
-        self.missed_opportunities = 0  # by asks with a preference
+        self.attempt: SchedulerApplicationAttempt = attempt
+        self.priority: int = priority
+        self.requirements: NodeRequirements = requirements
+        self.key: tuple[int, int, int] = (*attempt.rank, priority)  # sorts allocators
+        self.reservations: int = 0  # nodes reserved for it
+        self.missed_opportunities: int = 0  # by asks with a preference
         self._last_missed = -1  # number of the last missed opportunity
         # Sorted by arrival. A plain dict would step over all entries deleted from its head at every look-up.
         self._off_switch: OrderedDict[int, PendingAsk] = OrderedDict()  # without a preference
@@ -185,7 +185,7 @@ class AppPlacementAllocator:
         return ask
 
     def find(self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None) -> PendingAsk | None:
-        """As `choose`, without counting."""
+        """Return the ask that `choose` would return, without counting a missed opportunity."""
         if not self._local:
             return next(iter(self._off_switch.values()))
         by_location = self._by_location

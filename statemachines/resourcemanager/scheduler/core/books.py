@@ -69,7 +69,7 @@ class SchedulerBooks:
         self.apps: dict[str, SchedulerApplication] = {}  # not ended
         self.attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped with containers that run on
         self.containers: dict[str, RMContainer] = {}  # with room on a node, whatever the state of their machines
-        self.pending_count = 0  # over all attempts
+        self.pending_count: int = 0  # over all attempts
         self._reserved: dict[SchedulerNode, AppPlacementAllocator] = {}  # nodes with a reserved container
 
     # -- asks ----------------------------------------------------------------------------------------------------------
@@ -104,7 +104,10 @@ class SchedulerBooks:
             self._request(attempt, request, requirements, on_arrival)
 
     def request_again(self, attempt: SchedulerApplicationAttempt, asks: Iterable[PendingAsk]) -> None:
-        """The same for withdrawn asks, whose requirements or queue have changed."""
+        """Allocate a container for each ask that was withdrawn, or whose container was taken back, or make it pending.
+
+        Its requirements or queue may have changed since.
+        """
         for ask in asks:
             requirements = self.requirements_of(attempt, ask.request)
             self._request(attempt, ask.request, requirements, self._policy.allocates_on_arrival, ask)
@@ -153,7 +156,7 @@ class SchedulerBooks:
         return asks
 
     def rank_again(self, attempt: SchedulerApplicationAttempt) -> None:
-        """Sort the attempt's asks anew if the rank of its application has changed."""
+        """Sort the attempt's asks again if the rank of its application has changed."""
         rank, pending = attempt.app.rank, self._policy.pending
         if rank == attempt.rank:
             return
@@ -264,6 +267,24 @@ class SchedulerBooks:
         status = ContainerStatus(container.entity, exit_status, why)
         self._context.post(RMContainerEvent(type, container.entity, status))
 
+    def take_back(
+        self,
+        attempt: SchedulerApplicationAttempt,
+        container: RMContainer,
+        why: str,
+        exit_status: int = EXIT_ABORTED,
+    ) -> PendingAsk | None:
+        """Kill the container of an attempt that goes on, which its master did not want to end.
+
+        Returns the ask to request again if the master has not pulled the container: it still waits for one. The attempt
+        itself waits for the master's, and fails without it.
+        """
+        is_unknown = container in attempt.new and container.entity != attempt.master
+        self.end(attempt, container, RMContainerEventType.KILL, why, exit_status)
+        if not is_unknown:
+            return None
+        return PendingAsk(next(self._arrivals), container.request, container.request.rack, container.asked_ms)
+
     def release(self, attempt: SchedulerApplicationAttempt, container: RMContainer) -> None:
         """Take the container's room back. The caller posts its end before anyone else is given the room."""
         container_id = container.entity
@@ -274,7 +295,11 @@ class SchedulerBooks:
         assert node is not None  # as in `node_of`, without the call
         self._nodes.note_freed(node, is_compared=self.pending_count > 0)
         node.give_back(container_id)
-        self._policy.discharge(attempt, node.partition, container.request.resource)
+        resource = container.request.resource
+        self._policy.discharge(attempt, node.partition, resource)
+        if node.is_draining:  # its partition has only what its containers have
+            self._nodes.version += 1
+            self._policy.capacity_changed(node.partition, resource, -1)
 
     def resize(self, attempt: SchedulerApplicationAttempt, container: RMContainer, resource: Resource) -> bool:
         """Resize a container here, in its machine and on its node; False: no room, or the node is draining."""

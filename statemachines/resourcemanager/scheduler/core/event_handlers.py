@@ -26,9 +26,12 @@ from statemachines.resourcemanager.events.scheduler import (
     NodeResourceUpdateSchedulerEvent,
     SchedulerEvent,
 )
-from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
 from statemachines.resourcemanager.records.ids import application_of, attempt_of
-from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt, SchedulingOpportunity
+from statemachines.resourcemanager.scheduler.core.application import (
+    PendingAsk,
+    SchedulerApplicationAttempt,
+    SchedulingOpportunity,
+)
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks, SchedulerContext
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
@@ -38,7 +41,6 @@ from statemachines.resourcemanager.scheduler.core.preemption import ContainerPre
 # Bound once: to look a member up in its class takes as long as a call.
 _LAUNCHED: Final = RMContainerEventType.LAUNCHED
 _FINISHED: Final = RMContainerEventType.FINISHED
-_DECOMMISSIONING: Final = RMNodeState.DECOMMISSIONING
 
 
 class EventHandlers:
@@ -58,7 +60,9 @@ class EventHandlers:
         self._books = books
         self._policy = policy
         self._on_heartbeat = on_heartbeat
-        self.preemption = ContainerPreemption(self._config.preemption, context.steady_ms, books, policy)
+        self.preemption: ContainerPreemption = ContainerPreemption(
+            self._config.preemption, context.steady_ms, books, policy
+        )
         self._heartbeats = 0  # so far
         self._applications = 0  # so far; numbers them
         self.by_type: dict[str, Callable[[Any], None]] = {
@@ -93,14 +97,19 @@ class EventHandlers:
         node = self._nodes.get(event.entity)
         if node is None:
             return
-        why = f"its node {node.node_id} was lost"
+        books, why = self._books, f"its node {node.node_id} was lost"
+        asks: list[tuple[SchedulerApplicationAttempt, PendingAsk]] = []
         for container_id in list(node.containers):
-            live = self._books.live(container_id)
+            live = books.live(container_id)
             assert live is not None  # every container on a node belongs to an attempt
-            self._books.end(*live, RMContainerEventType.KILL, why)
-        self._books.cancel_reservation(node, why)
+            ask = books.take_back(*live, why)
+            if ask is not None:
+                asks.append((live[0], ask))
+        books.cancel_reservation(node, why)
         self._nodes.remove(node)
-        self._policy.capacity_changed(node.partition, node.capacity, -1)
+        self._policy.capacity_changed(node.partition, node.total, -1)
+        for attempt, ask in asks:  # now that none can get its container here
+            books.request_again(attempt, [ask])
 
     def _recover_container(self, node: SchedulerNode, report: NMContainerStatus) -> None:
         """Recover a container that a node reports when it registers; without an owner, the node is to stop it."""
@@ -160,12 +169,9 @@ class EventHandlers:
                 if container is not None:
                     books.release(books.attempts[container.attempt], container)
                     post(RMContainerEvent(_FINISHED, status.container, status, status.payload()))
-        if node is not None:
-            if node.is_draining or rmnode.state_machine.current_state is _DECOMMISSIONING:
-                self._drain_or_not(node, rmnode)
-            if self._on_heartbeat and (books.pending_count or node.reserved_container is not None):
-                self._heartbeats += 1
-                self._assign_containers(node)
+        if node is not None and self._on_heartbeat and (books.pending_count or node.reserved_container is not None):
+            self._heartbeats += 1
+            self._assign_containers(node)
 
     def _assign_containers(self, node: SchedulerNode) -> None:
         """Allocate the node's reserved container, then pending asks; reserve the node for an ask that is too large."""
@@ -197,31 +203,23 @@ class EventHandlers:
         off_switch_delay = nodes if more is None else min(delay + more, nodes)
         return SchedulingOpportunity(self._heartbeats, min(delay, nodes), off_switch_delay)
 
-    def _drain_or_not(self, node: SchedulerNode, rmnode: RMNode) -> None:
-        """Stop assigning containers to a node that is being decommissioned, until it is recommissioned."""
-        is_draining = rmnode.state is RMNodeState.DECOMMISSIONING
-        if is_draining and not node.is_draining:
-            self._books.cancel_reservation(node, f"its node {node.node_id} is being decommissioned")
-            self._nodes.drain(node)
-        elif node.is_draining and not is_draining:
-            self._nodes.admit(node)
-
     # -- changes of nodes ----------------------------------------------------------------------------------------------
 
     def _update_resource(self, event: NodeResourceUpdateSchedulerEvent) -> None:
-        """Change the node's capacity; its containers keep what they have."""
+        """Change the node's capacity, drain it, or admit it again; its containers keep what they have."""
         node = self._nodes.get(event.entity)
         if node is None:
             return
-        self._books.cancel_reservation(node, f"the capacity of its node {node.node_id} changed")
-        self._policy.capacity_changed(node.partition, node.capacity, -1)
+        why = f"the capacity of its node {node.node_id} changed"
+        if event.is_draining:
+            why = f"its node {node.node_id} is being decommissioned"
+        self._books.cancel_reservation(node, why)
+        self._policy.capacity_changed(node.partition, node.total, -1)
         self._nodes.close(node)
         node.set_capacity(event.capacity)
+        node.is_draining = event.is_draining
         self._nodes.open(node)
-        self._policy.capacity_changed(node.partition, node.capacity, 1)
-        rmnode = self._context.nodes.get(event.entity)
-        if rmnode is not None:
-            self._drain_or_not(node, rmnode)
+        self._policy.capacity_changed(node.partition, node.total, 1)
         self._nodes.note_freed(node)
 
     def _update_label(self, event: NodeLabelsUpdateSchedulerEvent) -> None:
@@ -231,11 +229,11 @@ class EventHandlers:
             return
         self._books.cancel_reservation(node, f"its node {node.node_id} moved to another partition")
         policy, before = self._policy, node.partition
-        policy.capacity_changed(before, node.capacity, -1)
+        policy.capacity_changed(before, node.total, -1)
         self._nodes.close(node)
         node.partition = event.partition
         self._nodes.open(node)
-        policy.capacity_changed(node.partition, node.capacity, 1)
+        policy.capacity_changed(node.partition, node.total, 1)
         for container_id in node.containers:
             live = self._books.live(container_id)
             assert live is not None  # as above

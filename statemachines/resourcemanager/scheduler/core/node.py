@@ -62,21 +62,26 @@ class SchedulerNode:
 
     def __init__(self, node_id: str, spec: NodeSpec, capacity: Resource | None = None) -> None:
         """`capacity`: overrides the specification's."""
-        self.node_id = node_id
-        self.host = spec.host
-        self.rack = spec.rack
-        self.gpu_model = spec.gpu_model
-        self.partition = spec.partition
-        self.capacity = spec.capacity if capacity is None else capacity
-        self.free_memory_mb = self.capacity.memory_mb
-        self.free_vcores_milli = self.capacity.vcores_milli
-        self.free_gpu_milli = [GPU_MILLI] * self.capacity.gpus
-        self.free_others = dict(self.capacity.others)
+        self.node_id: str = node_id
+        self.host: str = spec.host
+        self.rack: str = spec.rack
+        self.gpu_model: str | None = spec.gpu_model
+        self.partition: str = spec.partition
+        self.capacity: Resource = spec.capacity if capacity is None else capacity
+        self.free_memory_mb: int = self.capacity.memory_mb
+        self.free_vcores_milli: int = self.capacity.vcores_milli
+        self.free_gpu_milli: list[int] = [GPU_MILLI] * self.capacity.gpus
+        self.free_others: dict[str, int] = dict(self.capacity.others)
         self.containers: dict[str, Resource] = {}  # what each has, by id
         self.devices: dict[str, tuple[int, ...]] = {}  # the GPU devices of those containers that have any
         self.launched: set[str] = set()  # containers that the node has reported to run
         self.reserved_container: RMContainer | None = None  # while set, the node takes no other container
-        self.is_draining = False  # being decommissioned: takes no new container
+        self.is_draining: bool = False  # being decommissioned: takes no new container
+
+    @property
+    def total(self) -> Resource:
+        """What the node adds to its partition: its capacity or, while it drains, what its containers have."""
+        return self.use().used if self.is_draining else self.capacity
 
     @property
     def has_gpus(self) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from statemachines.resourcemanager.records.resource import MaximumAllocation
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import Free, NodeRequirements, SchedulerNode
 
 _CHUNK = 64
@@ -178,12 +177,11 @@ class ClusterNodeTracker:
     # All fields are guarded by the scheduler's lock.
     def __init__(self, is_searched: bool = True) -> None:
         self.is_searched = is_searched
-        self.version = 0  # grows whenever a node comes or goes, or its capacity or partition changes
+        self.version: int = 0  # grows whenever a node comes or goes, or its total or partition changes
         self.freed: dict[SchedulerNode, Free | None] = {}  # open nodes with new room not yet passed to the searches
         self._nodes: dict[str, SchedulerNode] = {}
         self._by_host: dict[str, list[SchedulerNode]] = {}
         self._partitions: dict[str, _Partition] = {}
-        self._draining: dict[SchedulerNode, None] = {}
         self._largest: MaximumAllocation | None = MaximumAllocation()  # None: look at all nodes
 
     def __len__(self) -> int:
@@ -222,42 +220,14 @@ class ClusterNodeTracker:
 
     def remove(self, node: SchedulerNode) -> None:
         self.close(node)
-        self._draining.pop(node, None)
         del self._nodes[node.node_id]
         on_host = self._by_host[node.host]
         on_host.remove(node)
         if not on_host:
             del self._by_host[node.host]
 
-    def drain(self, node: SchedulerNode) -> None:
-        """The node takes no new container until `admit`."""
-        self.close(node)
-        node.is_draining = True
-        self._draining[node] = None
-
-    def admit(self, node: SchedulerNode) -> None:
-        """The node drains no longer."""
-        del self._draining[node]
-        node.is_draining = False
-        self.open(node)
-        self.note_freed(node)
-
-    @property
-    def has_draining(self) -> bool:
-        return bool(self._draining)
-
-    def draining_room(self, partition: str) -> dict[str, int]:
-        """What is free on draining nodes, by type, and no ask can have."""
-        room: dict[str, int] = {}
-        for node in self._draining:
-            if node.partition == partition:
-                add(room, amounts_of(node.capacity))
-                for resource in node.containers.values():
-                    add(room, amounts_of(resource), -1)
-        return room
-
     def close(self, node: SchedulerNode) -> None:
-        """Hide the node from searches until `open`: it drains, or its partition or capacity is about to change."""
+        """Hide the node from searches until `open`: its partition, its capacity, or whether it drains may change."""
         self.version += 1
         if (largest := self._largest) is not None and (
             node.capacity.memory_mb == largest.memory_mb or node.capacity.vcores_milli == largest.vcores_milli

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator, SchedulingOpportunity
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
@@ -139,6 +139,23 @@ class NodeLooks:
         return reason
 
 
+class KnownCauses:
+    """The causes found so far for one answer about thousands of applications, most of which share a few causes."""
+
+    def __init__(self) -> None:
+        self.looks: NodeLooks = NodeLooks()
+        self._found: dict[tuple[Hashable, NodeRequirements], WaitCause] = {}
+
+    def get(self, place: Hashable, requirements: NodeRequirements) -> WaitCause | None:
+        """`place`: the policy's `place_of` the attempt."""
+        return self._found.get((place, requirements))
+
+    def put(self, place: Hashable, requirements: NodeRequirements, cause: WaitCause) -> None:
+        """Keep a cause for all asks like this one, unless it depends on the ask itself or was not determined."""
+        if cause is not WaitCause.NODE and cause not in _BY_PREFERENCE:
+            self._found[place, requirements] = cause
+
+
 class _Search:
     """The nodes that an ask accepts, by how near they come to what it needs."""
 
@@ -217,7 +234,7 @@ class _Search:
         together = "" if nowhere else " at once"
         has = quantities((type_, free(node)) for type_, _, free in short)
         sentence = (
-            f"no node{_in(self._requirements.partition)} has {quantities(what)}{self._share(what)} free{together}; "
+            f"no node{_among(self._requirements)} has {quantities(what)}{self._share(what)} free{together}; "
             f"the closest, {node.node_id}, has {has}"
         )
         type_, need, free = short[0]
@@ -226,7 +243,7 @@ class _Search:
         )
 
     def _too_small(self) -> WaitReason:
-        where, cause = _in(self._requirements.partition), WaitCause.NEVER_FITS
+        where, cause = _among(self._requirements), WaitCause.NEVER_FITS
         for type_, need, _, whole in self._needs:
             largest = max(self._unable.values(), key=whole)
             if whole(largest) < need:
@@ -294,6 +311,11 @@ def _for_locality(node: SchedulerNode, allocator: AppPlacementAllocator, opportu
         f"it prefers {preferred}, and has let {missed} of {delay} heartbeats pass before it accepts {then}, though "
         f"node {node.node_id} has room"
     )
+
+
+def _among(requirements: NodeRequirements) -> str:
+    """Which nodes are meant: those that the ask accepts."""
+    return _in(requirements.partition) + (" that it hasn't blacklisted" if requirements.blacklist else "")
 
 
 def _in(partition: str) -> str:

@@ -11,11 +11,12 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts
@@ -104,11 +105,11 @@ class SchedulingPolicy(ABC):
 
     @abstractmethod
     def maximum_allocation(self, queue: str) -> MaximumAllocation:
-        """ResourceScheduler's."""
+        """The configured maximum of a container in the queue or, if the queue is unknown, in the cluster."""
 
     @abstractmethod
     def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
-        """ResourceScheduler's, in amounts by type."""
+        """What the attempt may still get in the partitions that it asks for, in amounts by type."""
 
     def must_unreserve(self, allocator: AppPlacementAllocator) -> bool:
         """Whether an ask that `choose` has found is within the limits only without one of its reservations."""
@@ -118,6 +119,10 @@ class SchedulingPolicy(ABC):
         self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, *, has_node: bool = False
     ) -> WaitReason | None:
         """Which limit holds up such an ask; `has_node`: some node has room for it. None: no limit does."""
+        return None
+
+    def place_of(self, attempt: SchedulerApplicationAttempt) -> Hashable:
+        """Attempts with the same place are held up by the same limit, if their asks have the same requirements."""
         return None
 
     def preemption_candidates(
@@ -146,7 +151,10 @@ class SchedulingPolicy(ABC):
         """
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
-        """`capacity` was added to the partition (`sign` 1) or removed from it (-1)."""
+        """`capacity` was added to the partition (`sign` 1) or removed from it (-1).
+
+        The capacity of a draining node is what its containers have.
+        """
 
     # -- applications -------------------------------------------------------------------------------------------------
 
@@ -168,7 +176,7 @@ class SchedulingPolicy(ABC):
         return False
 
     def priority_changed(self, app: SchedulerApplication) -> None:
-        """The application's priority changed; its pending asks have been sorted anew."""
+        """The application's priority changed; its pending asks have been sorted again."""
 
     def default_label(self, app: SchedulerApplication) -> str:
         """The partition of asks that do not name one."""
@@ -180,13 +188,20 @@ class SchedulingPolicy(ABC):
     def queue_paths(self) -> list[str]:
         """Of all queues, parents before children; the root first."""
 
+    def why_not_configured(self, config: SchedulerConfig) -> str | None:
+        """Why the queues cannot be changed to those of this valid configuration while they run, or None."""
+        return "this scheduler has a single queue, which cannot be changed"
+
+    def configure(self, config: SchedulerConfig, applications: Iterable[SchedulerApplication]) -> None:
+        """Change the queues, unless `why_not_configured`. `applications`: all that the scheduler has."""
+
     @abstractmethod
     def queue_info(self, path: str) -> QueueInfo | None:
         """The queue with exactly this path, or None; costs as much as it has users, not as the cluster is large."""
 
     @abstractmethod
     def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None:
-        """ResourceScheduler's."""
+        """Why the application cannot be moved to the queue, or None if it can."""
 
     @abstractmethod
     def usage_shares(self, attempt: SchedulerApplicationAttempt, used: Amounts) -> tuple[float, float]:
@@ -197,7 +212,7 @@ class SchedulingPolicy(ABC):
         return None
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
-        """ResourceScheduler's."""
+        """The application's lifetime, capped at its queue's maximum, or the queue's default, or None."""
         return submission.lifetime_s
 
     def is_in_queue(self, app: SchedulerApplication, queue: str) -> bool:

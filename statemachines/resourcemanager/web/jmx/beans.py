@@ -17,20 +17,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dispatcher.web.plain_answers import to_json
-from statemachines.resourcemanager.reports import ApplicationReport, ClusterMetrics, NodeReport
+from statemachines.resourcemanager.read.compiled import compiled
+from statemachines.resourcemanager.read.fields import GONE, NODE_FIELDS, Around, partitions_of
+from statemachines.resourcemanager.read.queue_paths import lineage
+from statemachines.resourcemanager.reports import ApplicationReport, ClusterMetrics, NodeReport, waiting_apps
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.jmx.object_names import ALL, MalformedNameError, ObjectName
-from statemachines.resourcemanager.web.rest.nodes import GONE
 from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, Amounts, amounts, left
 from statemachines.resourcemanager.web.rest.rest_endpoints import answer, finite, guarded
-from statemachines.resourcemanager.web.rest.scheduler import partitions_of
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
 _DOMAIN: Final = "Hadoop"
 _SERVICE: Final = "ResourceManager"
-_PENDING: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
 _ENDED: Final = {"FINISHED": "AppsCompleted", "KILLED": "AppsKilled", "FAILED": "AppsFailed"}
 _MINUTES: Final = (60, 300, 1440)
 """Where the running times are cut, as by default in Hadoop."""
@@ -43,6 +43,12 @@ _NODES: Final = {
     "NumRebootedNMs": "REBOOTED",
     "NumShutdownNMs": "SHUTDOWN",
 }
+_OF_NODES: Final = sorted((field.jmx, field) for field in NODE_FIELDS if field.jmx is not None)
+_NODE_MANAGER: Final[Callable[[NodeReport, Around], dict[str, Any]]] = compiled(
+    "attributes(report, around)",
+    [f"return {{{', '.join(f'{key!r}: get_{place}(report, around)' for (place, key), _ in _OF_NODES)}}}"],
+    {f"get_{place}": field.get for (place, _), field in _OF_NODES},
+)
 
 
 class Bean(NamedTuple):
@@ -69,7 +75,7 @@ class Snapshot(NamedTuple):
     queue_sizes: tuple[int, int]
     now_ms: int
     hadoop_version: str
-    path_of: Callable[[str], str | None]
+    path_of: Callable[[str], str]
     """The path of a queue as applications name it."""
 
     @classmethod
@@ -87,7 +93,7 @@ class Snapshot(NamedTuple):
             model.queue_sizes(),
             model.now_ms(),
             rm.config.hadoop_version,
-            rm.clients.acls.path_of,
+            rm.queue_paths(),
         )
 
 
@@ -122,23 +128,11 @@ def _tags(**more: str) -> dict[str, str]:
 def _node_managers(snapshot: Snapshot) -> dict[str, Any]:
     """The node managers are a text of JSON, within JSON."""
     live = [each for each in snapshot.nodes.values() if each.state not in GONE]
-    return {"LiveNodeManagers": to_json([_node_manager(snapshot, each) for each in live]).decode()}
-
-
-def _node_manager(snapshot: Snapshot, node: NodeReport) -> dict[str, Any]:
-    return {
-        "HostName": node.host,
-        "Rack": node.rack,
-        "State": node.state,
-        "NodeId": node.node_id,
-        "NodeHTTPAddress": node.http_address,
-        "LastHealthUpdate": snapshot.heartbeat_ms(node.node_id) or node.last_heartbeat_ms,
-        "HealthReport": node.health_report,
-        "NodeManagerVersion": node.version or snapshot.hadoop_version,
-        "NumContainers": node.containers,
-        "UsedMemoryMB": node.used.memory_mb,
-        "AvailableMemoryMB": node.capacity.memory_mb - node.used.memory_mb,
-    }
+    around, found = Around(hadoop_version=snapshot.hadoop_version), []
+    for node in live:
+        around.heartbeat_ms = snapshot.heartbeat_ms(node.node_id) or node.last_heartbeat_ms
+        found.append(_NODE_MANAGER(node, around))
+    return {"LiveNodeManagers": to_json(found).decode()}
 
 
 def _cluster(snapshot: Snapshot) -> dict[str, Any]:
@@ -172,28 +166,27 @@ class _Tally:
 def _tallies(snapshot: Snapshot) -> Mapping[str, _Tally]:
     """By path."""
     found: defaultdict[str, _Tally] = defaultdict(_Tally)
-    lineages: dict[str, list[_Tally]] = {}
+    known: dict[str, list[_Tally]] = {}
 
-    def lineage(queue: str) -> list[_Tally]:
-        if queue not in lineages:
-            names = (snapshot.path_of(queue) or queue).split(".")
-            lineages[queue] = [found[".".join(names[:end])] for end in range(1, len(names) + 1)]
-        return lineages[queue]
+    def tallies_of(queue: str) -> list[_Tally]:
+        if queue not in known:
+            known[queue] = [found[path] for path in lineage(snapshot.path_of(queue))]
+        return known[queue]
 
     for app in snapshot.apps.values():
         minutes = (snapshot.now_ms - (app.launch_ms or app.start_ms)) / 60_000
-        for tally in lineage(app.queue):
+        for tally in tallies_of(app.queue):
             tally.states[app.state] += 1
             if app.state == "RUNNING":
                 tally.running[bisect_right(_MINUTES, minutes)] += 1
     for (queue, state), count in snapshot.ended_apps.items():
-        for tally in lineage(queue):
+        for tally in tallies_of(queue):
             tally.states[state] += count
     for leaf in snapshot.queues:  # others have no users of their own
-        for tally in lineage(leaf.path):
+        for tally in tallies_of(leaf.path):
             tally.active_users.update(user.user for user in leaf.users if user.is_active)
     for queue, (allocated, released) in snapshot.containers.items():
-        for tally in lineage(queue):
+        for tally in tallies_of(queue):
             tally.allocated += allocated
             tally.released += released
     return found
@@ -234,7 +227,7 @@ def _applications(snapshot: Snapshot, queue: QueueInfo, tally: _Tally) -> dict[s
     return {
         "AppsSubmitted": states.total(),
         "AppsRunning": states["RUNNING"],
-        "AppsPending": sum(states[state] for state in _PENDING),
+        "AppsPending": waiting_apps(states),
         **{name: states[state] for state, name in _ENDED.items()},
     }
 

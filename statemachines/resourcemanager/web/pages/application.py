@@ -10,24 +10,24 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.pages.site import View
 from dispatcher.web.plain_answers import Refusal
+from statemachines.resourcemanager.read.fields import ENDED, Around, resources_s
 from statemachines.resourcemanager.records.ids import application_of, container_prefix, is_application_id
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.pages import timeline
-from statemachines.resourcemanager.web.pages.applications import ENDED, may_wait
-from statemachines.resourcemanager.web.pages.entity import history_of
-from statemachines.resourcemanager.web.pages.histories import Histories, Move
-from statemachines.resourcemanager.web.pages.site import Site, View
+from statemachines.resourcemanager.web.pages.applications import FAILED, may_wait
+from statemachines.resourcemanager.web.pages.histories import Histories, Move, history_of
+from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 APP: Final = "/cluster/app"
 CONTAINERS_SHOWN: Final = 200
 _DRAWN: Final = 24
 """Most containers in the timeline; the first half of them is always visible."""
 _UNFOLDED: Final = 12
-_FAILURES: Final = frozenset({"FAILED", "KILLED"})
 
 
-def routes(site: Site, histories: Histories) -> Sequence[BaseRoute]:
+def routes(site: ClusterSite, histories: Histories) -> Sequence[BaseRoute]:
     async def attempt(request: Request) -> Response:
         return RedirectResponse(f"{APP}/{application_of(request.path_params['id'])}")
 
@@ -41,7 +41,7 @@ def routes(site: Site, histories: Histories) -> Sequence[BaseRoute]:
     ]
 
 
-def find(site: Site, request: Request) -> ApplicationReport:
+def find(site: ClusterSite, request: Request) -> ApplicationReport:
     """The application that the address names. Raises Refusal (404)."""
     id = request.path_params["id"]
     app = site.model.apps.get(id)
@@ -53,7 +53,7 @@ def find(site: Site, request: Request) -> ApplicationReport:
     return app
 
 
-async def app_view(site: Site, histories: Histories, request: Request) -> View:
+async def app_view(site: ClusterSite, histories: Histories, request: Request) -> View:
     app = find(site, request)
     id, model = app.application_id, site.model
     viewer = await site.viewer(request)
@@ -64,7 +64,7 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
     containers = [each for found in live.values() for each in found.values()]
     waits, late = await site.rm.waits.known([id] if app.state not in ENDED else [])
     now_ms = model.now_ms()
-    usage, grown_s = app.usage, max(0, now_ms - app.as_of_ms) / 1000
+    memory_mb_s, vcore_s, _ = resources_s(app, Around(now_ms))
     values = {
         "app": app,
         "is_visible": True,
@@ -74,11 +74,11 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
         "waiting": waits.get(id),
         "is_late": id in late and may_wait(app),
         "has_ended": app.state in ENDED,
-        "memory_mb_seconds": usage.memory_mb_seconds + grown_s * app.allocated.memory_mb,
-        "vcore_seconds": usage.vcore_seconds + grown_s * app.allocated.vcores_milli / 1000,
+        "memory_mb_s": memory_mb_s,
+        "vcore_s": vcore_s,
         "timeline": await _timeline(histories, model.failures, app, attempts, containers, now_ms),
         "may_change": viewer.may_change(app) and app.state not in ENDED,
-        "history": await history_of(site, id),
+        "history": await history_of(site, id, await site.sight(request)),
     }
     parts = ("head", "waiting", "facts", "timeline", "attempts", "containers", "history")
     return View("app.html", app.name or id, values, "apps", parts, is_partial=bool(late))
@@ -142,7 +142,7 @@ def container_ids(attempts: Sequence[ApplicationAttemptReport], containers: Sequ
 
 def _failure(final_status: str) -> str:
     """An application or attempt has finished, but its master said that it has not succeeded."""
-    return f"final status {final_status}" if final_status in _FAILURES else ""
+    return f"final status {final_status}" if final_status in FAILED else ""
 
 
 def _with_end(moves: Sequence[Move], finish_ms: int | None, state: str) -> Sequence[Move]:

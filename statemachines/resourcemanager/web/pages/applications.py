@@ -6,7 +6,8 @@ import asyncio
 import csv
 import io
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
@@ -14,51 +15,75 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from dispatcher.util.figures import memory, percent, thousandths
+from dispatcher.pages import page_texts
+from dispatcher.pages.site import View
+from dispatcher.util.figures import NOTHING, count, memory, percent, thousandths
 from dispatcher.util.terminal import printable
 from dispatcher.web.plain_answers import Refusal
+from statemachines.resourcemanager.read.compiled import compiled, values_of
+from statemachines.resourcemanager.read.fields import (
+    APPLICATION_FIELDS,
+    ENDED,
+    NO_STATUS,
+    WAITING,
+    Around,
+    Field,
+    Unit,
+)
 from statemachines.resourcemanager.read.past import present
-from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
-from statemachines.resourcemanager.web.pages import page_texts
-from statemachines.resourcemanager.web.pages.access import Viewer
-from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, first_page, matching, page_of, parse
-from statemachines.resourcemanager.web.pages.site import Site, View
+from statemachines.resourcemanager.reports import (
+    APPLICATION_STATES,
+    WAITING_STATES,
+    ApplicationReport,
+    FailureCause,
+    WaitingReport,
+)
+from statemachines.resourcemanager.web.pages.app_groups import (
+    FAILED_PATH,
+    GROUP_FILTERS,
+    OF_WAITING,
+    WAITING_PATH,
+    chosen,
+    group_filter,
+    kind_of,
+    panels,
+)
+from statemachines.resourcemanager.web.pages.listing import (
+    Column,
+    Key,
+    Query,
+    columns_of,
+    first_page,
+    matching,
+    page_of,
+    parse,
+)
+from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 CLUSTER: Final = "/cluster"
 APPS: Final = "/cluster/apps"
-WAITING_STATES: Final = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
-ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 WHY_SHOWN: Final = 160
 """Characters of why an application waits, in the list."""
-_FILTERS: Final = ("q", "user", "queue", "type")
+_FILTERS: Final = ("q", "user", "queue", "type", *GROUP_FILTERS)
 _ROWS_AT_ONCE: Final = 25
 _LINES_AT_ONCE: Final = 200
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA: Final = frozenset("=+-@")
 _HIDDEN: Final = "not shown to you"
+FAILED: Final = frozenset({"FAILED", "KILLED"})
+_UNSEEN: Final = NO_STATUS - 1
+"""Sorts hidden applications first, even before those without an exit status."""
 
-COLUMNS: Final = (
-    Column("id", "ID", lambda app: 0, "id", is_number=True),
-    Column("name", "Name", lambda app: app.name.lower()[:200], "cut name"),
-    Column("user", "User", lambda app: app.user.lower(), "c2 cut"),
-    Column("queue", "Queue", lambda app: app.queue, "c2 cut"),
-    Column("type", "Type", lambda app: app.application_type.lower(), "c4"),
-    Column("state", "State", lambda app: app.state),
-    Column("started", "Started", lambda app: app.start_ms, "c4", is_number=True),
-    Column("elapsed", "Elapsed", None, "c2 number", is_number=True),
-    Column("progress", "Progress", lambda app: app.progress, "c3", is_number=True),
-    Column("containers", "Containers", lambda app: app.containers, "c2 number", is_number=True),
-    Column("memory", "Memory", lambda app: app.allocated.memory_mb, "c2 number", is_number=True),
-    Column("vcores", "vCores", lambda app: app.allocated.vcores_milli, "c4 number", is_number=True),
-    Column("why", "Why it waits", lambda app: app.pending_containers, "why", is_number=True),
-)
-_FIELDS: Final = (
-    *("id", "name", "user", "queue", "type", "tags", "priority", "state", "final_status", "started", "launched"),
-    *("finished", "elapsed_s", "progress", "containers", "memory_mb", "vcores", "gpus", "pending_containers"),
-    "diagnostics",
-)
+COLUMNS: Final = columns_of(APPLICATION_FIELDS)
+_SHOWN: Final[Mapping[Unit, Callable[[Any], str]]] = {
+    Unit.TIME_MS: page_texts.moment,
+    Unit.MEMORY_MB: memory,
+    Unit.CORES_MILLI: thousandths,
+    Unit.COUNT: count,
+}
+"""How values of a unit are written in cells, unless as they are."""
 
 
-def routes(site: Site) -> Sequence[BaseRoute]:
+def routes(site: ClusterSite) -> Sequence[BaseRoute]:
     async def listed(request: Request) -> Response:
         if request.query_params.get("format") == "csv":
             return await csv_answer(site, request)
@@ -83,26 +108,42 @@ class _Tab(NamedTuple):
 TABS: Final = (
     _Tab("All", APPS, ()),
     _Tab("Running", f"{APPS}/RUNNING", ("RUNNING",)),
-    _Tab("Waiting to start", f"{APPS}/ACCEPTED,SUBMITTED,NEW_SAVING,NEW", WAITING_STATES),
+    _Tab("Waiting to start", WAITING_PATH, WAITING_STATES),
     _Tab("Finished", f"{APPS}/FINISHED", ("FINISHED",)),
-    _Tab("Failed", f"{APPS}/FAILED", ("FAILED",)),
+    _Tab("Failed", FAILED_PATH, ("FAILED",)),
     _Tab("Killed", f"{APPS}/KILLED", ("KILLED",)),
 )
 
 
-async def list_view(site: Site, request: Request) -> View:
+async def list_view(site: ClusterSite, request: Request) -> View:
     model = site.model
-    query, matches = _asked(request)
     viewer = await site.viewer(request)
+    may_view = viewer.sight()
+    states = _states(request.path_params.get("state"))
+    kind = kind_of(states)
+    columns = [
+        each._replace(title=kind.why) if each.name == "why" else each
+        for each in COLUMNS
+        if kind.lists in each.field.column.lists
+    ]
+    if kind is OF_WAITING or "cause" in request.query_params:
+        await site.rm.wait_groups.fresh()
+    query, matches = _asked(site, request, may_view)
     apps, now_ms = model.apps, model.now_ms()
-    if query.sort == "id" and not (query.filters or query.after or query.before or "state" in request.path_params):
+    sees_all = viewer.may_view_all()
+    if (
+        sees_all
+        and query.sort == "id"
+        and not (query.filters or query.after or query.before or "state" in request.path_params)
+    ):
         page = first_page(apps, query, _by_id)  # as the model has them
-    else:
+    elif sees_all:
         page = await page_of(apps.values(), query, _value(query), _tie, matches)
-    visible = {app.application_id for app in page.items if viewer.may_view(app)}
-    waits, late = await site.rm.waits.known(
-        each.application_id for each in page.items if may_wait(each) and each.application_id in visible
-    )
+    else:
+        page = await page_of(apps.values(), query, _value_for(may_view, query), _public_tie, matches)
+    visible = {app.application_id for app in page.items if may_view(app)}
+    wanted = [each.application_id for each in page.items if may_wait(each) and each.application_id in visible]
+    waits, late = await site.rm.waits.known(wanted)
     is_live = (
         "live" in request.query_params
     )  # the script lets times grow: rows stay equal until their application changes
@@ -110,23 +151,28 @@ async def list_view(site: Site, request: Request) -> View:
     template = site.templates.get_template("app_row.html")
     for number, app in enumerate(page.items):
         id = app.application_id
+        row_ms = app.as_of_ms if is_live else now_ms
         text = template.render(
             app=app,
             is_visible=id in visible,
-            why=waits[id].reason if id in visible and id in waits else None,
+            why=_why(app, waits.get(id)) if id in visible else _NO_REASON,
             is_late=id in late,
-            has_ended=app.state in ENDED,
-            now_ms=app.as_of_ms if is_live else now_ms,
+            columns=[each for each in columns if not each.field.is_public],
+            cell=partial(_cell, app, row_ms),
             most=WHY_SHOWN,
         )
         rows[id] = Markup(text)
         if number % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
+    groups = await panels(site, query, states, may_view)
     is_home = request.url.path == CLUSTER
     values = {
         "figures": key_figures(site),
-        "tabs": _tabs(request, model.app_counts()),
-        "columns": COLUMNS,
+        "tabs": _tabs(request, model.tallies.states),
+        "columns": columns,
+        "panels": groups,
+        "chosen": chosen(query.filters),
+        "group_filters": [(name, query.filters[name]) for name in GROUP_FILTERS if name in query.filters],
         "query": query,
         "page": page,
         "csv": query.address(format="csv"),
@@ -136,22 +182,70 @@ async def list_view(site: Site, request: Request) -> View:
         "Cluster" if is_home else "Applications",
         values,
         section="cluster" if is_home else "apps",
-        parts=("figures", "tabs", "pager"),
+        parts=("figures", "tabs", "groups", "pager"),
         rows=rows,
-        is_partial=bool(late),
+        is_partial=bool(late) or any(each["group"].cause is None for each in groups.get("waiting", ())),
         status=200 if model.is_active() or not is_home else 503,
     )
 
 
+def _cell(app: ApplicationReport, now_ms: int, column: Column) -> Any:
+    field: Field[ApplicationReport] = column.field
+    if field.is_live and app.state in ENDED:
+        return NOTHING
+    if field.unit is Unit.DURATION_MS:
+        return page_texts.since(app.start_ms, now_ms, app.finish_ms)
+    value = field.get(app, Around(now_ms))
+    if field.unit is Unit.SHARE:
+        return NOTHING if app.state in FAILED else page_texts.bar(value, warns=False)
+    return _SHOWN.get(field.unit, page_texts.shown)(value)
+
+
+class _Why(NamedTuple):
+    """Why an application waits, or how it ended: the cause in a few words, and what else there is to say."""
+
+    short: str = ""
+    more: str = ""
+    whole: str = ""
+
+
+_NO_REASON: Final = _Why()
+
+
+def _why(app: ApplicationReport, waiting: WaitingReport | None) -> _Why:
+    if app.state in ENDED:
+        said = page_texts.shown(app.diagnostics, page_texts.LONGEST)
+        if app.failure is None:
+            return _Why(said, "", said)
+        short = app.failure.sentence(app.exit_status)
+        return _Why(short, _detail(app), f"{short}; {said}")
+    reason = waiting.reason if waiting is not None else None
+    if reason is None:
+        return _NO_REASON
+    cause = reason.cause.value
+    return _Why(cause, reason.sentence.removeprefix(cause).lstrip(":, "), reason.sentence)
+
+
+def _detail(app: ApplicationReport) -> str:
+    """What the diagnostics of a failed application say beyond its cause."""
+    said = app.diagnostics
+    if app.failure is FailureCause.EXITED:
+        return said.partition(f" exited with {app.exit_status}: ")[2]
+    return said.partition("; ")[2] if said.startswith(app.application_id) else said
+
+
 def may_wait(app: ApplicationReport) -> bool:
     """Whether there may be something to say about why it waits."""
-    return app.state in WAITING_STATES or (app.state == "RUNNING" and app.pending_containers > 0)
+    return app.state in WAITING or (app.state == "RUNNING" and app.pending_containers > 0)
 
 
-def _asked(request: Request) -> tuple[Query, Callable[[ApplicationReport], bool]]:
+def _asked(
+    site: ClusterSite, request: Request, may_view: Callable[[ApplicationReport], bool]
+) -> tuple[Query, Callable[[ApplicationReport], bool]]:
     states = _states(request.path_params.get("state"))
-    query = parse(request, COLUMNS, _FILTERS, "id", "desc")
+    query = parse(request, COLUMNS, _FILTERS, kind_of(states).sort, "desc")
     filters = query.filters
+    is_in_group = group_filter(site, filters, may_view)
     text, user = filters.get("q", "").lower(), filters.get("user")
     queue, type_ = filters.get("queue"), filters.get("type", "").lower()
 
@@ -162,6 +256,7 @@ def _asked(request: Request) -> tuple[Query, Callable[[ApplicationReport], bool]
             and (queue is None or _is_in_queue(app.queue, queue))
             and (not type_ or app.application_type.lower() == type_)
             and (not text or _contains(app, text))
+            and (is_in_group is None or is_in_group(app))
         )
 
     return query, matches
@@ -196,6 +291,18 @@ def _value(query: Query) -> Callable[[ApplicationReport], Any]:
     return found
 
 
+def _value_for(may_view: Callable[[ApplicationReport], bool], query: Query) -> Callable[[ApplicationReport], Any]:
+    """As `_value`, for a user from whom some applications are hidden: neither order nor cursor tells what they do."""
+    value = _value(query)
+    is_public = next(column.field.is_public for column in COLUMNS if column.name == query.sort)
+    return value if is_public else lambda app: value(app) if may_view(app) else _UNSEEN
+
+
+def _public_tie(app: ApplicationReport) -> Key:
+    """By id, which tells nothing of when it was started."""
+    return len(app.application_id), app.application_id
+
+
 def _tie(app: ApplicationReport) -> Key:
     return app.start_ms, len(app.application_id), app.application_id
 
@@ -220,88 +327,68 @@ def _tabs(request: Request, counts: Counter[str]) -> list[Mapping[str, Any]]:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def key_figures(site: Site) -> list[Mapping[str, Any]]:
+def key_figures(site: ClusterSite) -> list[Mapping[str, Any]]:
     model, samples = site.model, list(site.rm.past.samples)
     metrics, now = model.metrics, present(model)
     total, used = metrics.total, metrics.allocated
-    unusable = {state: number for state, number in metrics.nodes.items() if number and state != "RUNNING"}
-    nodes = ", ".join(f"{number} {state.lower()}" for state, number in unusable.items()) or "all running"
+    unusable = [
+        f"{number:,} {state.lower()}" for state, number in metrics.nodes.items() if number and state != "RUNNING"
+    ]
+    nodes = (
+        ", ".join([f"of {metrics.total_nodes:,}", *(unusable or ["all running"])])
+        if metrics.total_nodes
+        else "none registered"
+    )
 
-    def figure(
-        name: str, value: str, of: str, detail: str, field: str, link: str, top: float = 1.0
-    ) -> Mapping[str, Any]:
+    def figure(name: str, value: str, detail: str, field: str, link: str) -> Mapping[str, Any]:
         curve = [*(getattr(each, field) for each in samples), getattr(now, field)]
-        drawn = page_texts.sparkline(curve, top)
-        return {"name": name, "value": value, "of": of, "detail": detail, "curve": drawn, "link": link}
+        return {"name": name, "value": value, "detail": detail, "curve": page_texts.sparkline(curve), "link": link}
 
     ended = f"{metrics.apps_completed + metrics.apps_failed + metrics.apps_killed:,} have ended"
-    wanted = f"{memory(metrics.pending.memory_mb)} wanted"
-    figures = [
-        figure("Running", f"{now.running:,}", "", ended, "running", f"{APPS}/RUNNING"),
-        figure("Waiting to start", f"{now.waiting:,}", "", "", "waiting", TABS[2].path),
-        figure(
-            "Containers",
-            f"{now.containers:,}",
-            "",
-            f"{metrics.containers_reserved:,} reserved",
-            "containers",
-            "/cluster/scheduler",
-        ),
-        figure("Pending containers", f"{now.pending:,}", "", wanted, "pending", f"{APPS}?sort=why&order=desc"),
-        figure(
-            "Memory",
-            percent(now.memory),
-            f"of {memory(total.memory_mb)}",
-            f"{memory(used.memory_mb)} allocated",
-            "memory",
-            "/cluster/scheduler",
-        ),
-        figure(
-            "vCores",
-            percent(now.vcores),
-            f"of {thousandths(total.vcores_milli)}",
-            f"{thousandths(used.vcores_milli)} allocated",
-            "vcores",
-            "/cluster/scheduler",
-        ),
+    pending, reserved = f"{memory(metrics.pending.memory_mb)} wanted", f"{metrics.containers_reserved:,} reserved"
+    in_memory = f"{memory(used.memory_mb)} of {memory(total.memory_mb)}"
+    on_cores = f"{thousandths(used.vcores_milli)} of {thousandths(total.vcores_milli)}"
+    on_gpus = f"{thousandths(used.gpu_milli_total)} of {thousandths(total.gpu_milli_total)}"
+    queues, all_nodes = "/cluster/scheduler", "/cluster/nodes"
+    return [
+        figure("Running", f"{now.running:,}", ended, "running", f"{APPS}/RUNNING"),
+        figure("Waiting to start", f"{now.waiting:,}", "", "waiting", TABS[2].path),
+        figure("Containers", f"{now.containers:,}", reserved, "containers", queues),
+        figure("Pending", f"{now.pending:,}", pending, "pending", f"{APPS}?sort=why&order=desc"),
+        figure("Memory", percent(now.memory), in_memory, "memory", queues),
+        figure("vCores", percent(now.vcores), on_cores, "vcores", queues),
+        *([figure("GPUs", percent(now.gpus), on_gpus, "gpus", all_nodes)] if total.gpus else []),
+        figure("Nodes", f"{now.nodes:,}", nodes, "nodes", all_nodes),
     ]
-    if total.gpus:
-        gpus = thousandths(used.gpu_milli_total)
-        figures.append(
-            figure(
-                "GPUs",
-                percent(now.gpus),
-                f"of {thousandths(total.gpu_milli_total)}",
-                f"{gpus} allocated",
-                "gpus",
-                "/cluster/nodes",
-            )
-        )
-    figures.append(figure("Nodes", f"{now.nodes:,}", f"of {metrics.total_nodes:,}", nodes, "nodes", "/cluster/nodes"))
-    return figures
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-async def csv_answer(site: Site, request: Request) -> Response:
+async def csv_answer(site: ClusterSite, request: Request) -> Response:
     """All rows of the filtered list, in the order of their start, as a file to download."""
     try:
-        _, matches = _asked(request)
-        viewer = await site.viewer(request)
+        may_view = (await site.viewer(request)).sight()
+        await site.rm.wait_groups.fresh()
+        _, matches = _asked(site, request, may_view)
     except Refusal as refusal:
         return Response(f"{refusal.reason}\n", refusal.status, media_type="text/plain")
     headers = {"Content-Disposition": 'attachment; filename="applications.csv"'}
-    return StreamingResponse(_lines(site, viewer, matches), headers=headers, media_type="text/csv; charset=utf-8")
+    return StreamingResponse(_lines(site, may_view, matches), headers=headers, media_type="text/csv; charset=utf-8")
 
 
-async def _lines(site: Site, viewer: Viewer, matches: Callable[[ApplicationReport], bool]) -> AsyncIterator[bytes]:
-    now_ms, waiting = site.model.now_ms(), io.StringIO()
+async def _lines(
+    site: ClusterSite, may_view: Callable[[ApplicationReport], bool], matches: Callable[[ApplicationReport], bool]
+) -> AsyncIterator[bytes]:
+    causes = site.rm.wait_groups.causes
+    around, waiting = Around(site.model.now_ms()), io.StringIO()
     writer = csv.writer(waiting)
-    writer.writerow(_FIELDS)
+    writer.writerow(CSV.names)
     async for apps in matching(site.model.apps.values(), matches):
         for number, app in enumerate(apps):
-            writer.writerow(_record(app, now_ms, is_visible=viewer.may_view(app)))
+            wait = causes.get(app.application_id) if app.state in WAITING else None
+            around.wait = wait.cause if wait is not None else None
+            writer.writerow((CSV.row if may_view(app) else CSV.public_row)(app, around))
             if number % _LINES_AT_ONCE == _LINES_AT_ONCE - 1:
                 await asyncio.sleep(0)
         yield waiting.getvalue().encode("utf-8", "backslashreplace")
@@ -309,21 +396,50 @@ async def _lines(site: Site, viewer: Viewer, matches: Callable[[ApplicationRepor
         waiting.truncate()
 
 
-def _record(app: ApplicationReport, now_ms: int, *, is_visible: bool) -> list[object]:
-    head = (app.application_id, app.name, app.user, app.queue, app.application_type, " ".join(app.tags))
-    about: list[object] = [*map(_cell, head), app.priority, app.state, app.final_status]
-    if not is_visible:
-        return [*about, *([""] * (len(_FIELDS) - len(about) - 1)), _HIDDEN]
-    return [
-        *about,
-        *(app.start_ms, app.launch_ms or "", app.finish_ms or ""),
-        round(((app.finish_ms or now_ms) - app.start_ms) / 1000, 3),
-        *(round(app.progress, 4), app.containers, app.allocated.memory_mb, app.allocated.vcores_milli / 1000),
-        *(app.allocated.gpu_milli_total / 1000, app.pending_containers, _cell(app.diagnostics)),
-    ]
+def _text(value: str) -> str:
+    """What no spreadsheet takes for a formula."""
+    plain = value[:5000]
+    if not plain.isprintable():  # most texts are, and save the call
+        plain = printable(plain)
+    return f"'{plain}" if plain[:1] in _FORMULA else plain
 
 
-def _cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    plain = printable(text[:5000])
-    return f"'{plain}" if plain.startswith(_FORMULA) else plain
+_CELLS: Final[dict[Unit, str]] = {
+    Unit.TEXT: "text({})",
+    Unit.NAME: "text({})",
+    Unit.TAGS: "text(' '.join({}))",
+    Unit.SHARE: "round({}, 4)",
+    Unit.DURATION_MS: "round({} / 1000, 3)",
+    Unit.CORES_MILLI: "{} / 1000",
+}
+"""The expression of the cell of a value that is not None, unless it is the value itself. None makes an empty cell."""
+
+
+class _Csv(NamedTuple):
+    """The columns of the CSV, and the functions that make the row of an application."""
+
+    names: Sequence[str]
+    row: Callable[[ApplicationReport, Around], list[object]]
+    public_row: Callable[[ApplicationReport, Around], list[object]]
+    """For those who may not view it."""
+
+
+def csv_of(fields: Iterable[Field[ApplicationReport]]) -> _Csv:
+    columns = sorted((field for field in fields if field.place is not None), key=lambda field: field.place or 0)
+    names, lines = dict[str, Any](text=_text), list[str]()
+    cells = [_cell_of(field, value) for field, value in values_of(columns, lines, names)]
+    public = [cell if field.is_public else "''" for field, cell in zip(columns, cells, strict=True)]
+    public[-1] = repr(_HIDDEN)
+
+    def row(cells: Iterable[str]) -> Callable[..., list[object]]:
+        return compiled("row(report, around)", [*lines, f"return [{', '.join(cells)}]"], names)
+
+    return _Csv([field.name for field in columns], row(cells), row(public))
+
+
+def _cell_of(field: Field[ApplicationReport], value: str) -> str:
+    shown = _CELLS.get(field.unit)
+    return value if shown is None else f"None if (value := {value}) is None else {shown.format('value')}"
+
+
+CSV: Final = csv_of(APPLICATION_FIELDS)

@@ -17,26 +17,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.errors import DispatcherError
+from dispatcher.pages.site import View
 from dispatcher.web.plain_answers import SOON, Refusal
 from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.web.pages import application, nodes
 from statemachines.resourcemanager.web.pages.access import Viewer
-from statemachines.resourcemanager.web.pages.site import Site, View
+from statemachines.resourcemanager.web.pages.site import ClusterSite
 from statemachines.resourcemanager.web.shared import Deadline, known_refusal
 
-_FORM: Final = re.compile(
-    rf"(?:{application.APP}/[^/]+/(?:kill|move|priority)|{nodes.NODE}/[^/]+/(?:drain|decommission|recommission))"
-)
 _SEEN_S: Final = 2.0
 _MOST_FIELDS: Final = 20
 _MOST_PRIORITY: Final = 2**31 - 1
 Form = Mapping[str, str]
-
-
-def takes_form(path: str) -> bool:
-    """Whether a POST to this path is a form of these pages."""
-    return _FORM.fullmatch(path) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +105,7 @@ CHANGES: Final = (
 )
 
 
-def routes(site: Site) -> Sequence[BaseRoute]:
+def routes(site: ClusterSite) -> Sequence[BaseRoute]:
     found: list[BaseRoute] = []
     for change in CHANGES:
         base = application.APP if change.is_of_app else nodes.NODE
@@ -122,14 +115,14 @@ def routes(site: Site) -> Sequence[BaseRoute]:
     return found
 
 
-def _question(site: Site, change: Change) -> Callable[[Request], Awaitable[View]]:
+def _question(site: ClusterSite, change: Change) -> Callable[[Request], Awaitable[View]]:
     async def ask(request: Request) -> View:
         return await _form_view(site, change, request)
 
     return ask
 
 
-async def _form_view(site: Site, change: Change, request: Request, problem: str = "", status: int = 200) -> View:
+async def _form_view(site: ClusterSite, change: Change, request: Request, problem: str = "", status: int = 200) -> View:
     about, _ = await _about(site, change, request)
     values = {**about, "change": change, "problem": problem, "action": _with_user(request, request.url.path)}
     values["queues"] = [queue.path for queue in site.model.queues if queue.is_leaf]
@@ -137,7 +130,7 @@ async def _form_view(site: Site, change: Change, request: Request, problem: str 
     return View("change.html", f"{change.title}: {about['name']}", values, section, status=status)
 
 
-async def _about(site: Site, change: Change, request: Request) -> tuple[dict[str, Any], Caller]:
+async def _about(site: ClusterSite, change: Change, request: Request) -> tuple[dict[str, Any], Caller]:
     """What is changed, and on whose behalf.
 
     Raises Refusal: there is no such thing (404), or the user may not change it (401, 403).
@@ -156,11 +149,13 @@ async def _about(site: Site, change: Change, request: Request) -> tuple[dict[str
     node = nodes.find(site, request)
     if not viewer.may_administer():
         raise Refusal(403, f"user {caller.user} is not an administrator")
-    back = f"{nodes.NODE}/{quote(node.node_id)}"
+    # The placeholder of a host without a node goes once the host is recommissioned.
+    is_placeholder = node.node_id == f"{node.host}:-1"
+    back = nodes.NODES if is_placeholder else f"{nodes.NODE}/{quote(node.node_id)}"
     return {"id": node.node_id, "name": node.node_id, "host": node.host, "back": back}, caller
 
 
-def _answer(site: Site, change: Change) -> Callable[[Request], Awaitable[Response]]:
+def _answer(site: ClusterSite, change: Change) -> Callable[[Request], Awaitable[Response]]:
     async def make(request: Request) -> Response:
         describe_write(request.scope, operation=change.operation, target=request.path_params["id"])
         body = await request.body()
@@ -187,7 +182,7 @@ def _form_of(body: bytes) -> Form:
     return {name: values[0] for name, values in fields.items()}
 
 
-def _done(site: Site, change: Change, about: Mapping[str, Any], form: Form, caller: Caller) -> Future[Any]:
+def _done(site: ClusterSite, change: Change, about: Mapping[str, Any], form: Form, caller: Caller) -> Future[Any]:
     """Ask the services for the change; the future is done once it is made."""
     clients, admin, id = site.rm.clients, site.rm.admin, about["id"]
     if change.name == "kill":
@@ -208,7 +203,7 @@ def _priority(text: str) -> int:
     return int(plain)
 
 
-async def _refused(site: Site, change: Change, request: Request, refusal: Refusal) -> Response:
+async def _refused(site: ClusterSite, change: Change, request: Request, refusal: Refusal) -> Response:
     """The form again, with the reason, where the user can mend it; else the page of the error."""
 
     async def view(_: Request) -> View:

@@ -10,14 +10,21 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from dispatcher.errors import JournalError
 from dispatcher.metrics.entities import entity_sources
 from dispatcher.ops.entities import HistoryReader, first_history, history_readers
-from dispatcher.ops.journals import Deadline
+from dispatcher.ops.journals import ScanDeadline
+from dispatcher.ops.sight import Sight
+from dispatcher.pages.entities import SHOWN, readers_answer
 from dispatcher.view import dispatchers
+from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.reports import EXIT_STATUS
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 _FRESH_S: Final = 1.5
 _KEPT: Final = 2000
@@ -97,9 +104,19 @@ class Histories:
         return age_s < max(_FRESH_S, _SHARE * found.took_s) or bool(found.moves and found.moves[-1].state in _ENDS)
 
 
+async def history_of(site: ClusterSite, id: str, sight: Sight) -> Mapping[str, Any] | None:
+    """The last changes of an entity's state, for its own page; None: they cannot be had now."""
+    try:
+        answer = await site.rm.workers.run(lambda: readers_answer(id, None, None, SHOWN, sight, changes_only=True))
+    except (Refusal, JournalError):
+        return None
+    found: Mapping[str, Any] = answer["history"]
+    return found
+
+
 def readers_now() -> list[HistoryReader]:
     """Readers of histories, with the time that a page gives them."""
-    return history_readers(dispatchers(), Deadline())
+    return history_readers(dispatchers(), ScanDeadline())
 
 
 def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[tuple[Move, ...], float]]:

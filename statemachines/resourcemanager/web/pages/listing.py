@@ -10,8 +10,10 @@ import asyncio
 import base64
 import heapq
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Reversible
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import urlencode
@@ -19,6 +21,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from dispatcher.web.plain_answers import Refusal
+from statemachines.resourcemanager.read.fields import NOWHERE, Field, ListColumn, Unit
 
 T = TypeVar("T")
 
@@ -38,6 +41,33 @@ class Column(NamedTuple):
     value: Callable[[Any], Any] | None = None
     style: str = ""
     is_number: bool = False
+    field: Any = None
+    """The field that it shows; None: it shows something else."""
+
+
+def columns_of(fields: Iterable[Field[Any]]) -> tuple[Column, ...]:
+    """The columns of the list of all entities with these fields."""
+    shown = sorted(fields, key=lambda field: field.place or sys.maxsize)
+    return tuple(_column(field, field.column) for field in shown if field.column is not None)
+
+
+def _column(field: Field[Any], declared: ListColumn) -> Column:
+    value: Callable[[Any], Any] | None
+    if declared.sort is not None or not declared.is_sorted:
+        value = declared.sort
+    elif field.unit is Unit.TEXT:
+        value = partial(_text_of, field)
+    else:
+        value = partial(_value_of, field)
+    return Column(declared.name, declared.title, value, declared.style, declared.is_number, field)
+
+
+def _text_of(field: Field[Any], item: Any) -> str:
+    return str(field.get(item, NOWHERE)).lower()[:LONGEST_TEXT]
+
+
+def _value_of(field: Field[Any], item: Any) -> Any:
+    return field.get(item, NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,16 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.pages.site import View
 from dispatcher.web.plain_answers import Refusal
-from statemachines.resourcemanager.read.past import share
+from statemachines.resourcemanager.read.fields import NODE_FIELDS
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.reports import ContainerReport, NodeReport
+from statemachines.resourcemanager.web.pages import admin_changes
 from statemachines.resourcemanager.web.pages.access import Viewer
-from statemachines.resourcemanager.web.pages.entity import history_of
-from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, matching, page_of, parse
-from statemachines.resourcemanager.web.pages.site import Site, View
+from statemachines.resourcemanager.web.pages.histories import history_of
+from statemachines.resourcemanager.web.pages.listing import Key, Query, columns_of, matching, page_of, parse
+from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 NODES: Final = "/cluster/nodes"
 NODE: Final = "/cluster/node"
@@ -26,31 +28,10 @@ STATES: Final = (*("RUNNING", "UNHEALTHY", "DECOMMISSIONING", "DECOMMISSIONED", 
 IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING", "UNHEALTHY"})
 _FILTERS: Final = ("q", "rack", "partition")
 
-COLUMNS: Final = (
-    Column("id", "Node", lambda node: 0, "id"),
-    Column("rack", "Rack", lambda node: node.rack, "c2"),
-    Column("partition", "Partition", lambda node: node.partition, "c3"),
-    Column("state", "State", lambda node: node.state),
-    Column("heartbeat", "Heard of", None, "c2 number"),
-    Column("containers", "Containers", lambda node: node.containers, "number", is_number=True),
-    Column(
-        "memory", "Memory used", lambda node: share(node.used.memory_mb, node.capacity.memory_mb), "", is_number=True
-    ),
-    Column(
-        "vcores",
-        "vCores used",
-        lambda node: share(node.used.vcores_milli, node.capacity.vcores_milli),
-        "",
-        is_number=True,
-    ),
-    Column(
-        *("gpus", "GPUs used", lambda node: share(node.used.gpu_milli_total, node.capacity.gpu_milli_total), "c2"),
-        is_number=True,
-    ),
-)
+COLUMNS: Final = columns_of(NODE_FIELDS)
 
 
-def routes(site: Site) -> Sequence[BaseRoute]:
+def routes(site: ClusterSite) -> Sequence[BaseRoute]:
     listed = site.page(lambda request: list_view(site, request))
     return [
         Route(NODES, listed, methods=["GET"]),
@@ -59,7 +40,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
     ]
 
 
-async def list_view(site: Site, request: Request) -> View:
+async def list_view(site: ClusterSite, request: Request) -> View:
     model = site.model
     state = request.path_params.get("state")
     query, matches = _asked(request)
@@ -84,29 +65,38 @@ async def list_view(site: Site, request: Request) -> View:
             if counts[each] or each == "RUNNING"
         ),
     ]
-    values = {"tabs": tabs, "columns": COLUMNS if has_gpus else COLUMNS[:-1], "query": query, "page": page}
-    return View("nodes.html", "Nodes", values, "nodes", ("tabs", "pager"), rows)
+    values: dict[str, Any] = {
+        "tabs": tabs,
+        "columns": COLUMNS if has_gpus else COLUMNS[:-1],
+        "query": query,
+        "page": page,
+    }
+    values |= {"changes": admin_changes.node_changes(site), "changes_of": "Node or host"}
+    return View("nodes.html", "Nodes", values, "nodes", ("tabs", "pager", "changes"), rows)
 
 
-async def node_view(site: Site, request: Request) -> View:
+async def node_view(site: ClusterSite, request: Request) -> View:
     node, model = find(site, request), site.model
     viewer = await site.viewer(request)
     containers = await _containers(site, viewer, node.node_id)
-    may_administer = viewer.may_administer()
+    may_administer, sight = viewer.may_administer(), await site.sight(request)
     values = {
         "node": node,
         "heard_ms": model.heartbeat_ms(node.node_id),
+        "sees_reserved": sight.sees(node.reserved_container),
         "containers": containers[:CONTAINERS_SHOWN],
         "containers_left_out": max(0, len(containers) - CONTAINERS_SHOWN),
         "may_decommission": may_administer and node.state in IN_USE - {"DECOMMISSIONING"},
         "may_hasten": may_administer and node.state == "DECOMMISSIONING",
         "may_recommission": may_administer and node.state in ("DECOMMISSIONING", "DECOMMISSIONED"),
-        "history": await history_of(site, node.node_id),
+        "history": await history_of(site, node.node_id, sight),
+        "changes": admin_changes.node_changes(site, node.node_id),
+        "changes_of": "Node or host",
     }
-    return View("node.html", node.node_id, values, "nodes", ("facts", "containers", "history"))
+    return View("node.html", node.node_id, values, "nodes", ("facts", "changes", "containers", "history"))
 
 
-def find(site: Site, request: Request) -> NodeReport:
+def find(site: ClusterSite, request: Request) -> NodeReport:
     """The node that the address names. Raises Refusal (404)."""
     id = request.path_params["id"]
     node = site.model.nodes.get(id)
@@ -115,7 +105,7 @@ def find(site: Site, request: Request) -> NodeReport:
     return node
 
 
-async def _containers(site: Site, viewer: Viewer, node_id: str) -> list[tuple[str, ContainerReport]]:
+async def _containers(site: ClusterSite, viewer: Viewer, node_id: str) -> list[tuple[str, ContainerReport]]:
     """The node's live containers with their applications, as far as the user may view these."""
     model = site.model
     apps, found = model.apps, []

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.pages.site import View
 from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.read.past import share
+from statemachines.resourcemanager.read.queue_paths import lineage
 from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.reports import waiting_apps
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo
-from statemachines.resourcemanager.web.pages import page_texts
-from statemachines.resourcemanager.web.pages.site import Site, View
+from statemachines.resourcemanager.web.pages import admin_changes, cluster_texts
+from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 SCHEDULER: Final = "/cluster/scheduler"
 _MOST_DEPTH: Final = 4
@@ -23,19 +27,20 @@ _QUEUES_AT_ONCE: Final = 50
 _USERS_SHOWN: Final = 50
 
 
-def routes(site: Site) -> Sequence[BaseRoute]:
+def routes(site: ClusterSite) -> Sequence[BaseRoute]:
     return [Route(SCHEDULER, site.page(lambda request: queues_view(site, request)), methods=["GET"])]
 
 
-async def queues_view(site: Site, request: Request) -> View:
+async def queues_view(site: ClusterSite, request: Request) -> View:
     model = site.model
     labels = list(dict.fromkeys(each.partition for queue in model.queues for each in queue.partitions))
     shown = request.query_params.get("partition")
     if shown is not None and shown not in labels:
         raise Refusal(404, f"partition {shown[:100]!r}: no queue may use it; known: {', '.join(labels)}")
+    counts = _counts(site)
     queues = []
     for number, queue in enumerate(model.queues):
-        queues.append(_shown(queue, shown))
+        queues.append(_shown(queue, shown, counts))
         if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
             await asyncio.sleep(0)
     values = {
@@ -44,15 +49,43 @@ async def queues_view(site: Site, request: Request) -> View:
         "partition": shown,
         "scheduler": model.info.scheduler,
         "users_shown": _USERS_SHOWN,
+        "changes": admin_changes.queue_changes(site),
+        "changes_of": "Queue",
     }
-    return View("scheduler.html", "Queues", values, "scheduler", ("queues",))
+    return View("scheduler.html", "Queues", values, "scheduler", ("queues", "changes"))
 
 
-def _shown(queue: QueueInfo, partition: str | None) -> Mapping[str, Any]:
+def _counts(site: ClusterSite) -> Mapping[tuple[str, str | None], Counter[str]]:
+    """Applications by state: of each queue with all below it (user None), and of each user in it."""
+    found: defaultdict[tuple[str, str | None], Counter[str]] = defaultdict(Counter)
+    path_of = site.rm.queue_paths()
+    for (queue, user, state), count in site.model.tallies.places.items():
+        for path in lineage(path_of(queue)):
+            found[path, None][state] += count
+            found[path, user][state] += count
+    return found
+
+
+class _Applications(NamedTuple):
+    """Of a queue or a user in it."""
+
+    running: int
+    waiting: int
+
+    @classmethod
+    def of(cls, states: Mapping[str, int]) -> _Applications:
+        return cls(states.get("RUNNING", 0), waiting_apps(states))
+
+
+def _shown(
+    queue: QueueInfo, partition: str | None, counts: Mapping[tuple[str, str | None], Mapping[str, int]]
+) -> Mapping[str, Any]:
     partitions = [each for each in queue.partitions if partition in (None, each.partition)]
-    used = [each for each in partitions if partition is not None or not each.partition or _matters(each)]
+    used = [each for each in partitions if _matters(each) or (partition is None and not each.partition)]
     return {
         "queue": queue,
+        "applications": _Applications.of(counts.get((queue.path, None), {})),
+        "of_users": {each.user: _Applications.of(counts.get((queue.path, each.user), {})) for each in queue.users},
         "name": queue.path.rpartition(".")[2],
         "depth": min(queue.path.count("."), _MOST_DEPTH),
         "bars": [{"info": each, "drawing": _bar(queue.path, each), "text": _text(each)} for each in used],
@@ -69,7 +102,8 @@ def _bar(path: str, info: PartitionInfo) -> Markup:
     maximum = _within(info.absolute_maximum_capacity)
     wanted = min(maximum, info.absolute_used_capacity + _pending_percent(info))
     said = (
-        f"{path}: {info.absolute_used_capacity:.1f} % used of {info.absolute_capacity:.1f} % guaranteed, "
+        f"{path}{f' in {info.partition}' if info.partition else ''}: {info.absolute_used_capacity:.1f} % used "
+        f"of {info.absolute_capacity:.1f} % guaranteed, "
         f"up to {info.absolute_maximum_capacity:.1f} %"
     )
     return Markup(
@@ -109,7 +143,7 @@ def _text(info: PartitionInfo) -> str:
 
 
 def _amount(resource: Resource) -> str:
-    return page_texts.resource(resource) if _is_some(resource) else "nothing"
+    return cluster_texts.resource(resource) if _is_some(resource) else "nothing"
 
 
 def _is_some(resource: Resource) -> bool:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from statemachines.resourcemanager.web.pages import page_texts
+from dispatcher.pages import page_texts
 from statemachines.resourcemanager.web.pages.histories import Move
 
 _LEAST: Final = 0.4

@@ -11,12 +11,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from dispatcher.web.plain_answers import Refusal
-from statemachines.resourcemanager.records.acls import Caller
+from statemachines.resourcemanager.read.fields import APPLICATION_FIELDS, Around
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_info
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.rest_endpoints import answer, json_answer, listed, route
+from statemachines.resourcemanager.web.rest.texts import Texts, timeout_info
+from statemachines.resourcemanager.web.visibility import may_view, viewer
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -25,21 +26,22 @@ _TIMEOUT_TYPES: Final = ("LIFETIME",)
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
-    texts = ApplicationTexts()
+    texts = Texts(APPLICATION_FIELDS)
 
     async def apps(request: Request) -> Response:
         wanted = filters.ApplicationFilter.of(request.query_params, rm.clients.acls.path_of)
         texts.forget(rm.model.apps)
-        may_view = viewer(rm, await rm.users.reader(request))
-        return await list_answer(request, rm, "apps", "app", _found(rm, request, texts, wanted, may_view))
+        may = viewer(rm.clients.acls, await rm.users.reader(request))
+        return await list_answer(request, rm, "apps", "app", _found(rm, request, texts, wanted, may))
 
     async def app(request: Request) -> Response:
         caller = await rm.users.reader(request)
-        report, view = asked_app(rm, request), _view(rm, request)
-        is_whole = viewer(rm, caller)(report)
-        attempts = rm.model.attempts.get(report.application_id, ())
-        text = texts.text(report, attempts, rm.model.cluster_timestamp, view, is_whole)
-        return json_answer(b'{"app":%s}' % text)
+        report, deselected = asked_app(rm, request), filters.deselected(request.query_params)
+        is_whole = may_view(rm.clients.acls, report, caller)
+        around = _around(rm, request)
+        around.attempts = rm.model.attempts.get(report.application_id, ())
+        write = texts.writer(around.cluster_timestamp, is_whole, deselected)
+        return json_answer(b'{"app":%s}' % write(report.application_id, report, around))
 
     async def state(request: Request) -> Response:
         return answer({"state": asked_app(rm, request).state})
@@ -91,55 +93,39 @@ async def viewable_app(rm: RMWeb, request: Request) -> ApplicationReport:
     """As `asked_app`, for what only those see that may view the application. Raises Refusal: 400, 404, 403."""
     caller = await rm.users.reader(request)
     app = asked_app(rm, request)
-    if caller is None or not rm.clients.acls.may_view(app, caller):
+    if not may_view(rm.clients.acls, app, caller):
         name = "Nobody" if caller is None else f"User {caller.user}"
         raise Refusal(403, f"{name} does not have privilege to see this application {app.application_id}")
     return app
 
 
-def viewer(rm: RMWeb, caller: Caller | None) -> Callable[[ApplicationReport], bool]:
-    """Whether the caller may view an application, which nobody may without a user.
-
-    It is asked once about all applications of one user, queue and list: there may be thousands.
-    """
-    known: dict[tuple[str, str, str | None], bool] = {}
-
-    def may_view(report: ApplicationReport) -> bool:
-        listed = None if report.launch is None else report.launch.acls.get("VIEW_APP")
-        key = report.user, report.queue, listed
-        may = known.get(key)
-        if may is None:
-            may = known[key] = caller is not None and rm.clients.acls.may_view(report, caller)
-        return may
-
-    return may_view
-
-
 def _found(
     rm: RMWeb,
     request: Request,
-    texts: ApplicationTexts,
+    texts: Texts[ApplicationReport],
     wanted: filters.ApplicationFilter,
-    may_view: Callable[[ApplicationReport], bool],
+    may: Callable[[ApplicationReport], bool],
 ) -> Iterator[bytes | None]:
     """The text of each application that passes, None for others in the wanted states; all of one publication."""
-    model, view = rm.model, _view(rm, request)
-    attempts, timestamp = model.attempts, model.cluster_timestamp
-    left = wanted.limit
-    for report in model.apps_in(wanted.states):
-        if not wanted.passes(report):
+    around, deselected = _around(rm, request), filters.deselected(request.query_params)
+    whole, public = (texts.writer(around.cluster_timestamp, is_whole, deselected) for is_whole in (True, False))
+    attempts, left = rm.model.attempts, wanted.limit
+    for report in rm.model.apps_in(wanted.states):
+        if not wanted.passes(report) or (wanted.is_about_times and not may(report)):
             yield None
             continue
-        yield texts.text(report, attempts.get(report.application_id, ()), timestamp, view, may_view(report))
+        id = report.application_id
+        around.attempts = attempts.get(id, ())
+        yield (whole if may(report) else public)(id, report, around)
         left -= 1
         if left == 0:
             return
 
 
-def _view(rm: RMWeb, request: Request) -> View:
-    deselected = frozenset(each.lower() for each in filters.listed(request.query_params, "deSelects"))
+def _around(rm: RMWeb, request: Request) -> Around:
+    """What the fields of all applications need besides their reports and attempts; of one publication."""
     address = f"{request.scope['scheme']}://{request.headers.get('host', '')}"
-    return View(rm.model.now_ms(), address, deselected)
+    return Around(rm.model.now_ms(), (), rm.model.cluster_timestamp, address)
 
 
 def _statistics(rm: RMWeb, request: Request) -> list[dict[str, str | int]]:

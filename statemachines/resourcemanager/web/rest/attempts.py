@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from dispatcher.web.plain_answers import Refusal, to_json
+from dispatcher.web.plain_answers import Refusal, utf8
+from statemachines.resourcemanager.read.fields import (
+    ATTEMPT_FIELDS,
+    CONTAINER_FIELDS,
+    LISTED_ATTEMPT_FIELDS,
+    NOWHERE,
+    Around,
+)
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.rest import ids
-from statemachines.resourcemanager.web.rest.app_texts import logs_url
 from statemachines.resourcemanager.web.rest.apps import viewable_app
 from statemachines.resourcemanager.web.rest.lists import list_answer
-from statemachines.resourcemanager.web.rest.resources import cores
-from statemachines.resourcemanager.web.rest.rest_endpoints import answer, listed, route
+from statemachines.resourcemanager.web.rest.rest_endpoints import json_answer, route
+from statemachines.resourcemanager.web.rest.texts import object_writer
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-STILL_RUNNING: Final = -1000
-"""The exit status of a container that has none yet (YARN's ContainerExitStatus.INVALID)."""
+
+_LISTED: Final = object_writer(LISTED_ATTEMPT_FIELDS)
+_ALONE: Final = object_writer(ATTEMPT_FIELDS)
+_CONTAINER: Final = object_writer(CONTAINER_FIELDS)
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     async def attempts(request: Request) -> Response:
         app, found = await _asked_attempts(rm, request)
-        items = [_in_list(app, each, number) for number, each in enumerate(found, 1)]
-        return answer({"appAttempts": listed(rm, "appAttempt", items)})
+        texts = (utf8(_LISTED(each, Around(user=app.user, number=number))) for number, each in enumerate(found, 1))
+        return await list_answer(request, rm, "appAttempts", "appAttempt", texts)
 
     async def attempt(request: Request) -> Response:
         _, found = await _asked_attempt(rm, request)
-        return answer({"appAttempt": _alone(found)})
+        return json_answer(b'{"appAttempt":%s}' % utf8(_ALONE(found, NOWHERE)))
 
     async def containers(request: Request) -> Response:
         app, found = await _asked_attempt(rm, request)
@@ -46,7 +54,8 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         report = rm.model.containers.get(found.attempt_id, {}).get(id)
         if report is None:
             raise Refusal(404, f"container with id: {id} is no live container of {found.attempt_id}")
-        return answer({"container": _container(rm, app, report, rm.model.now_ms())})
+        (text,) = _texts(rm, app, [report])
+        return json_answer(b'{"container":%s}' % text)
 
     path = "/apps/{app}/appattempts"
     return [
@@ -74,75 +83,10 @@ async def _asked_attempt(rm: RMWeb, request: Request) -> tuple[ApplicationReport
     raise Refusal(404, f"{app.application_id} has no attempt {id}")
 
 
-def _in_list(app: ApplicationReport, attempt: ApplicationAttemptReport, number: int) -> dict[str, Any]:
-    address, container = attempt.node_http_address, attempt.master_container
-    return {
-        "id": number,
-        "appAttemptId": attempt.attempt_id,
-        "startTime": attempt.start_ms,
-        "finishedTime": attempt.finish_ms or 0,
-        "containerId": container or "",
-        "nodeHttpAddress": address,
-        "nodeId": attempt.master_node or "",
-        "logsLink": logs_url(address, container, app.user) if address and container is not None else "",
-        "blacklistedNodes": ",".join(attempt.blacklist),
-        "nodesBlacklistedBySystem": ",".join(attempt.system_blacklist),
-        "exportPorts": "",
-        "appAttemptState": _state(attempt),
-    }
-
-
-def _alone(attempt: ApplicationAttemptReport) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "appAttemptId": attempt.attempt_id,
-        "host": attempt.host or "N/A",
-        "rpcPort": attempt.rpc_port,
-        "trackingUrl": attempt.tracking_url,
-        "originalTrackingUrl": attempt.tracking_url,
-        "diagnosticsInfo": attempt.diagnostics,
-        "appAttemptState": _state(attempt),
-        "startedTime": attempt.start_ms,
-        "finishedTime": attempt.finish_ms or 0,
-    }
-    if attempt.master_container is not None:
-        shown["amContainerId"] = attempt.master_container
-    return shown
-
-
-def _state(attempt: ApplicationAttemptReport) -> str:
-    """The state by YARN's names for clients, who do not see that something is being stored."""
-    if attempt.state == "LAUNCHED_UNMANAGED_SAVING":
-        return "ALLOCATED_SAVING"
-    if attempt.state != "FINAL_SAVING":
-        return attempt.state
-    if attempt.host:  # its master has registered
-        return "RUNNING"
-    return "LAUNCHED" if attempt.master_container is not None else "SCHEDULED"
-
-
 def _texts(rm: RMWeb, app: ApplicationReport, reports: Iterable[ContainerReport]) -> Iterator[bytes]:
-    now_ms = rm.model.now_ms()
+    """Live containers."""
+    nodes, around = rm.model.nodes, Around(rm.model.now_ms(), user=app.user)
     for report in reports:
-        yield to_json(_container(rm, app, report, now_ms))
-
-
-def _container(rm: RMWeb, app: ApplicationReport, report: ContainerReport, now_ms: int) -> dict[str, Any]:
-    """A live container."""
-    node = rm.model.nodes.get(report.node)
-    address = node.http_address if node is not None else ""
-    return {
-        "containerId": report.container_id,
-        "allocatedMB": report.resource.memory_mb,
-        "allocatedVCores": cores(report.resource.vcores_milli),
-        "assignedNodeId": report.node,
-        "priority": report.priority,
-        "startedTime": report.created_ms,
-        "finishedTime": 0,
-        "elapsedTime": max(0, now_ms - report.created_ms),
-        "diagnosticsInfo": "",
-        "logUrl": logs_url(address, report.container_id, app.user) if address else "",
-        "containerExitStatus": STILL_RUNNING,
-        "containerState": report.state,
-        "nodeHttpAddress": f"http://{address}" if address else "",
-        "nodeId": report.node,
-    }
+        node = nodes.get(report.node)
+        around.address = node.http_address if node is not None else ""
+        yield utf8(_CONTAINER(report, around))

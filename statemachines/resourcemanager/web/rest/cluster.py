@@ -26,7 +26,6 @@ _NOT_OFFERED: Final = (
     "/scheduler/bulk-activities",
     "/scheduler/app-activities",
     "/scheduler/app-activities/{app}",
-    "/scheduler-conf",
     "/scheduler-conf/format",
     "/scheduler-conf/validate",
     "/scheduler-conf/version",
@@ -43,7 +42,6 @@ _NOT_OFFERED: Final = (
     "/replace-node-to-labels",
     "/get-rm-node-labels",
     "/nodes/{node}/get-labels",
-    "/nodes/{node}/replace-labels",
 )
 """Paths of Hadoop's API, with any method."""
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")

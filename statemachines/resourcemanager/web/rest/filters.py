@@ -13,6 +13,13 @@ from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 
 FINAL_STATUSES: Final = ("UNDEFINED", "SUCCEEDED", "FAILED", "KILLED")
+DESELECTABLE: Final = (
+    "resourceRequests",
+    "timeouts",
+    "appNodeLabelExpression",
+    "amNodeLabelExpression",
+    "resourceInfo",
+)
 _EVER: Final = (1 << 63) - 1
 _WHOLE_NUMBER: Final = re.compile(r"\+?[0-9]{1,19}")
 
@@ -56,6 +63,11 @@ class ApplicationFilter:
             path_of=path_of,
         )
 
+    @property
+    def is_about_times(self) -> bool:
+        """Whether it asks for what only those see that may view an application."""
+        return self.started_ms is not None or self.finished_ms is not None
+
     def passes(self, app: ApplicationReport) -> bool:
         started_ms, finished_ms = self.started_ms, self.finished_ms
         return (
@@ -91,6 +103,15 @@ def listed(query: QueryParams, parameter: str) -> list[str]:
     """The items of a list with commas, which may also be given several times."""
     items = (item.strip() for text in query.getlist(parameter) for item in text.split(","))
     return [item for item in items if item]
+
+
+def deselected(query: QueryParams) -> frozenset[str]:
+    """Fields that `deSelects` leaves out, in lower case. Raises Refusal (400)."""
+    given, known = listed(query, "deSelects"), {name.lower() for name in DESELECTABLE}
+    for name in given:
+        if name.lower() not in known:
+            raise Refusal(400, f"deSelects: {name!r} is not one of {', '.join(DESELECTABLE)}")
+    return frozenset(name.lower() for name in given)
 
 
 def _known(parameter: str, given: Sequence[str], allowed: Collection[str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from dispatcher.web.plain_answers import to_json
+from dispatcher.web.plain_answers import json_text
 from statemachines.resourcemanager.records.resource import MOST, MaximumAllocation, Resource
 from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT
 
@@ -85,15 +85,15 @@ def at_most(maximum: MaximumAllocation) -> Resource:
 
 
 @lru_cache(maxsize=4096)
-def json_of(resource: Resource) -> bytes:
+def json_of(resource: Resource) -> str:
     """`amount` as JSON."""
-    return to_json(amount(resource))
+    return json_text(amount(resource))
 
 
 @lru_cache(maxsize=4096)
-def json_left(total: Resource, taken: Resource) -> bytes:
+def json_left(total: Resource, taken: Resource) -> str:
     """`left` as JSON."""
-    return to_json(shown(left(total, taken)))
+    return json_text(shown(left(total, taken)))
 
 
 def text(resource: Resource) -> str:

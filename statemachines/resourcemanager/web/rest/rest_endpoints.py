@@ -26,7 +26,7 @@ from statemachines.resourcemanager.web.shared import known_refusal
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 BASE: Final = "/ws/v1/cluster"
 JSON: Final = "application/json; charset=utf-8"
@@ -80,12 +80,6 @@ def accepts_json(accept: str) -> bool:
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
-
-
-def with_texts(fields: Mapping[str, Any], texts: Mapping[str, bytes]) -> bytes:
-    """A JSON object of at least one field, and of those whose values are JSON already."""
-    more = b"".join([b',"%s":%s' % (key.encode(), text) for key, text in texts.items()])
-    return b"%s%s}" % (to_json(fields)[:-1], more)
 
 
 def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -259,11 +259,10 @@ def test_no_permission_on_the_socket(start: Start, monkeypatch: pytest.MonkeyPat
     """The superuser, as whom tests may run, has every permission: the system's refusal is played."""
     daemon = start()
 
-    class Forbidden(socket.socket):
-        def connect(self, address: Any) -> None:
-            raise PermissionError(13, "Permission denied")
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(socket, "socket", Forbidden)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
 
     with pytest.raises(NoDaemonError, match=r"permission denied; run this as the daemon's user"):
         ask(daemon)

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from dispatcher.cli.ops.look import Summary
+from dispatcher.cli.ops.look import DaemonSummary
 from dispatcher.cli.ops.top.frame import frame_of
 from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
 from dispatcher.ops.answers import Page
-from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, Queued, QueuedEntity, TypeNumbers
-from dispatcher.ops.entities import Entity
+from dispatcher.ops.dispatchers import DispatcherNumbers, EventTypeNumbers, Failure, Queued, QueuedEntity
+from dispatcher.ops.entities import EntityDetails
+from dispatcher.ops.overview import Problem
 from dispatcher.ops.process import Process
-from dispatcher.ops.stacks import Running
+from dispatcher.ops.stacks import RunningHandler
+from dispatcher.util.figures import clock_time
 
 from . import fake_daemon as fake
 
@@ -24,7 +26,7 @@ def look_at(answers: fake.Answers, at_s: float = 1.0, **more: Any) -> Look:
     """What a watcher makes of the answers."""
     process = Process.model_validate(answers["/process"])
     dispatchers = Page[DispatcherNumbers].model_validate(answers["/dispatchers"]).items
-    summary = Summary(process, dispatchers)
+    summary = DaemonSummary(process, dispatchers)
     name = more.pop("dispatcher", summary.needs_attention())
     base = f"/dispatchers/{name}"
     now = answers.get(f"{base}/running")
@@ -32,8 +34,8 @@ def look_at(answers: fake.Answers, at_s: float = 1.0, **more: Any) -> Look:
         at_s,
         summary,
         name,
-        Page[TypeNumbers].model_validate(answers.get(f"{base}/types", fake.page())).items,
-        Running.model_validate(now) if now else None,
+        Page[EventTypeNumbers].model_validate(answers.get(f"{base}/types", fake.page())).items,
+        RunningHandler.model_validate(now) if now else None,
         Page[Failure].model_validate(answers.get(f"{base}/failures", fake.page())).items,
         **more,
     )
@@ -92,6 +94,50 @@ def test_a_hanging_handler_is_shown_first_with_its_stack() -> None:
     at = lines.index(line_with(lines, "RUNNING for 61.2 s: NodeEventType.UPDATE of node_17"))
     assert lines[at + 4].strip() == "store/sqlite.py:58 in __enter__: self._lock.acquire()"
     assert not any(text in line for line in lines for text in ("dispatching/batches.py", "_bootstrap"))
+
+
+PROBLEMS = [
+    Problem(
+        problem="stuck",
+        dispatcher="scheduler",
+        event_class="NodeEventType",
+        event_type="UPDATE",
+        since=fake.NOW_MS,
+        waits="17,000 events queued",
+    ),
+    Problem(problem="floods", dispatcher="central", detail="grows by 528/s"),
+    Problem(problem="check:database"),
+]
+
+
+def test_a_problem_is_shown_with_its_type_since_when_and_what_waits() -> None:
+    lines = frame(state_of(fake.hanging(), problems=PROBLEMS))
+
+    at = lines.index(line_with(lines, "stuck: scheduler NodeEventType.UPDATE since "))
+    assert lines[at].startswith(f" 1 of 3 stuck: scheduler NodeEventType.UPDATE since {clock_time(fake.NOW_MS)}")
+    assert lines[at + 1].strip() == "waits: 17,000 events queued"
+    assert lines[at + 2].strip() == "2 of 3 floods: central: grows by 528/s"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (200, 60), (81, 17)])
+def test_a_frame_with_problems_has_the_size_of_the_screen(size: tuple[int, int]) -> None:
+    hostile = [Problem(problem=HOSTILE, dispatcher=HOSTILE, detail=HOSTILE, waits=HOSTILE)] * 30
+
+    lines = frame(state_of(fake.hanging(), problems=hostile), *size)
+
+    assert line_with(lines, "1 of 30 ")
+    assert line_with(lines, "RUNNING for 61.2 s")
+
+
+def test_the_dispatcher_of_the_first_problem_is_selected_unless_another_is_stuck_or_has_failed() -> None:
+    busy = [Problem(problem="fails", service="store"), Problem(problem="floods", dispatcher="b")]
+
+    calm = look_at(fake.answers_of(fake.numbers("a"), fake.numbers("b"))).summary
+    hanging = look_at(fake.hanging()).summary
+
+    assert calm.needs_attention() == "a"
+    assert calm.needs_attention(busy) == "b"
+    assert hanging.needs_attention([Problem(problem="floods", dispatcher="central")]) == "scheduler"
 
 
 def test_the_selected_dispatcher_shows_what_is_retrying_and_its_dead_letters() -> None:
@@ -206,7 +252,7 @@ def test_a_filter_takes_part_of_a_name_in_any_case() -> None:
 
 
 def test_an_entity_takes_the_place_of_what_runs_and_failed() -> None:
-    state = state_of(fake.failing(), entity=Entity.model_validate(fake.ENTITY))
+    state = state_of(fake.failing(), entity=EntityDetails.model_validate(fake.ENTITY))
     state.wish = Wish(entity="app_17")
 
     lines = frame(state)
@@ -219,7 +265,9 @@ def test_an_entity_takes_the_place_of_what_runs_and_failed() -> None:
 
 def test_an_event_that_made_no_transition_is_in_the_history_too() -> None:
     rows = fake.page({"at": 0, "seq": 7, "from_state": "", "event_type": "PING", "to_state": None, "valid": True})
-    state = state_of(fake.calm(), entity=Entity.model_validate({**fake.ENTITY, "history": rows, "complete": False}))
+    state = state_of(
+        fake.calm(), entity=EntityDetails.model_validate({**fake.ENTITY, "history": rows, "complete": False})
+    )
     state.wish = Wish(entity="app_17")
 
     lines = frame(state)

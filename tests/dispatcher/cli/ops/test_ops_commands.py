@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.cli import console
 from dispatcher.cli.ops import ps as ps_module
 from dispatcher.cli.ops.client import Client
 
@@ -35,10 +36,10 @@ def test_ps_lists_the_daemons_of_this_host(run: Run, start: Start) -> None:
     ended = run("ps")
 
     assert ended.code == 0
-    title, stuck, calm = [line.split() for line in ended.out.splitlines()]
-    assert title == ["NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED", "SCHEDULED"]
-    assert stuck[:3] + stuck[-4:] == ["rm", "4711", "stuck", "1,204", "11/s", "0", "0"]
-    assert calm[:3] == ["web", "4712", "ok"]
+    title, stuck, calm = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert title == "NAME PID STATUS UPTIME DISPATCHERS FLOODER QUEUED RATE FAILED FAIL/s SCHEDULED"
+    assert stuck == "rm 4711 stuck 3 d 4 h central, scheduler node_17 1,204 11/s 0 0/s 0"
+    assert calm.startswith("web 4712 ok ")
 
 
 def test_ps_without_a_daemon_says_so(run: Run, folder: Path) -> None:
@@ -73,6 +74,35 @@ def test_ps_lists_daemons_that_do_not_answer_and_names_sockets_that_were_left(
     ]
 
 
+def flooded() -> fake.Answers:
+    many = {"size": 12_000, "capacity": None, "policy": "block", "oldest_wait_s": 3.0}
+    busy = fake.numbers("ResourceManager", queue=many, failure_rate={"1s": 3.0, "10s": 2.5, "60s": 1.0})
+    return fake.answers_of(busy, fake.numbers("ResourceManager-scheduler"))
+
+
+def test_ps_on_80_columns_shows_a_whole_name_and_who_floods(
+    run: Run, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name, which the other commands take, was cut to that of its dispatcher."""
+    monkeypatch.setattr(console, "_MOST_WIDTH", 80)
+    start("ResourceManager", 4711, flooded())
+
+    title, row = run("ps").out.splitlines()
+
+    assert len(title) <= 80
+    assert row.startswith("ResourceManager  4711  ok ")
+    assert row.split()[-5:] == ["node_17", "12,000", "23/s", "0", "2.5/s"]
+
+
+def test_status_shows_who_floods_and_failures_a_second(run: Run, start: Start) -> None:
+    start(answers=flooded())
+
+    lines = run("status").out.splitlines()
+
+    assert "  queue    12,000, the oldest for 3.0 s, most for node_17: 12,000" in lines
+    assert "  failing  3/s; 2.5/s in 10 s, 1/s in 60 s" in lines
+
+
 def test_ps_names_a_few_of_many_dispatchers(run: Run, start: Start) -> None:
     """With hundreds, the row had thousands of columns."""
     start(answers=fake.answers_of(*(fake.numbers(f"d{number}") for number in range(300))))
@@ -93,8 +123,10 @@ def test_ps_prints_json_for_programs(run: Run, start: Start, folder: Path) -> No
         "uptime_s": 273600.0,
         "dispatchers": ["central", "scheduler"],
         "queued": 1204,
+        "flooder": {"entity": "node_17", "queued": 1204},
         "rate_10s": 11.4,
         "failed": 0,
+        "failed_rate_10s": 0.0,
         "scheduled": 0,
     }
 
@@ -164,6 +196,31 @@ def test_status_takes_the_daemons_own_word_for_it(run: Run, start: Start) -> Non
     ended = run("status")
 
     assert (ended.code, ended.out.splitlines()[1]) == (1, "not ready: check:db")
+
+
+DEGRADED = {
+    "status": "degraded",
+    "reasons": [],
+    "warnings": [
+        {
+            "warning": "queue_grows",
+            "dispatcher": "central",
+            "detail": "4,800 events in the queue",
+            "since": fake.NOW_MS,
+        }
+    ],
+}
+
+
+def test_signs_of_trouble_are_told_of_a_daemon_that_is_ready(run: Run, start: Start) -> None:
+    start(answers=fake.answers_of(fake.numbers(), health=DEGRADED))
+
+    ended, listed = run("status"), run("ps")
+
+    assert ended.code == 0
+    assert ended.out.splitlines()[1] == "ready, degraded: queue_grows (central: 4,800 events in the queue)"
+    assert "degraded" in listed.out
+    assert json.loads(run("status", "--json").out)["warnings"] == DEGRADED["warnings"]
 
 
 def test_status_as_json_has_what_runs_and_the_last_failure(run: Run, start: Start) -> None:

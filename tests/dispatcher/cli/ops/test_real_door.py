@@ -18,10 +18,10 @@ pytest.importorskip("starlette", reason="starlette is not installed: pip install
 pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
 
 from dispatcher.cli.ops.options import address_again, address_of
-from dispatcher.cli.ops.top.app import Frame, TopApp
+from dispatcher.cli.ops.top.app import FrameWidget, TopApp
 from dispatcher.cli.ops.top.state import Wish
-from dispatcher.cli.ops.top.watching import Watcher
-from dispatcher.ops.entities import Entity
+from dispatcher.cli.ops.top.watching import DaemonWatcher
+from dispatcher.ops.entities import EntityDetails
 
 from ....commands import COMMAND, ROOT, TIMEOUT_S, read_until
 from ...waiting import until
@@ -133,19 +133,19 @@ def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path
     )
     try:
         read_until(process, "metrics: ")
-        watcher = Watcher(lambda last: address_of("ResourceManager", None, None))
+        watcher = DaemonWatcher(lambda last: address_of("ResourceManager", None, None))
 
-        def entity() -> Entity | str | None:
+        def entity() -> EntityDetails | str | None:
             return watcher.look(Wish(entity="node1:45454")).entity
 
-        until(lambda: isinstance(entity(), Entity), "the node is known")
+        until(lambda: isinstance(entity(), EntityDetails), "the node is known")
         found, unknown = entity(), watcher.look(Wish(entity="node9:1")).entity
         watcher.close()
     finally:
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)
 
-    assert isinstance(found, Entity)
+    assert isinstance(found, EntityDetails)
     assert (found.machine, found.state) == ("RMNode", "RUNNING")
     assert [row.what for row in found.history.items if row.from_state == "NEW"] == ["NEW -> RUNNING on STARTED"]
     assert (
@@ -155,13 +155,13 @@ def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path
 
 def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:
     async def scenario() -> None:
-        app = TopApp(Watcher(lambda last: address_again(last, None, None, None)))
+        app = TopApp(DaemonWatcher(lambda last: address_again(last, None, None, None)))
         async with app.run_test(size=(80, 24)) as pilot:
 
             async def shown(text: str) -> None:
                 deadline_s = time.monotonic() + TIMEOUT_S
-                while text not in app.query_one(Frame).render().plain:
-                    assert time.monotonic() < deadline_s, app.query_one(Frame).render().plain
+                while text not in app.query_one(FrameWidget).render().plain:
+                    assert time.monotonic() < deadline_s, app.query_one(FrameWidget).render().plain
                     await pilot.pause()
 
             await shown(f"pid {daemon.process.pid}")

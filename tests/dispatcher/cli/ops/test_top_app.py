@@ -17,10 +17,10 @@ from textual.widgets import Static
 
 from dispatcher.cli.ops.options import address_again
 from dispatcher.cli.ops.top import watching
-from dispatcher.cli.ops.top.app import Frame, Help, TopApp
+from dispatcher.cli.ops.top.app import FrameWidget, Help, TopApp
 from dispatcher.cli.ops.top.frame import LEAST_HEIGHT, LEAST_WIDTH
 from dispatcher.cli.ops.top.state import Sort
-from dispatcher.cli.ops.top.watching import Watcher
+from dispatcher.cli.ops.top.watching import DaemonWatcher
 
 from . import fake_daemon as fake
 from .conftest import Start
@@ -40,7 +40,7 @@ class Screen:
 
     @property
     def lines(self) -> list[str]:
-        return self.app.screen_stack[0].query_one(Frame).render().plain.splitlines()
+        return self.app.screen_stack[0].query_one(FrameWidget).render().plain.splitlines()
 
     def line(self, text: str) -> str:
         return next((line for line in self.lines if text in line), "")
@@ -63,7 +63,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def show(scenario: Scenario, size: tuple[int, int] = (80, 24), daemon: str | None = None) -> TopApp:
     """Run a scenario on the screen of a daemon, by default of the only one that there is."""
-    app = TopApp(Watcher(lambda last: address_again(last, daemon, None, None)))
+    app = TopApp(DaemonWatcher(lambda last: address_again(last, daemon, None, None)))
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
@@ -150,7 +150,7 @@ def test_a_pause_keeps_the_frame_until_it_ends(start: Start) -> None:
         await screen.press("r", "down", "up")
         assert screen.app.state.wish.sort is Sort.RATE
         assert screen.line("PAUSED, was ready")
-        assert len(daemon.asked) <= asked + 5  # one look may have been under way
+        assert len(daemon.asked) <= asked + 5  # one look may have been in flight
         await screen.press("p")
         await screen.until(lambda: screen.line("stuck (scheduler, 61.2 s)"))
 

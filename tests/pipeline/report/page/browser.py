@@ -98,8 +98,12 @@ class Browser:
             f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
             "return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height}; })()"
         )
+        file.write_bytes(self.picture(box))
+
+    def picture(self, box: Mapping[str, float]) -> bytes:
+        """A PNG of a part of the page: x, y, width and height in pixels."""
         answer = self("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip={**box, "scale": 1})
-        file.write_bytes(base64.b64decode(answer["data"]))
+        return base64.b64decode(answer["data"])
 
     def __call__(self, method: str, **params: Any) -> dict[str, Any]:
         """Run a command of the protocol and wait for its answer; what comes in between goes to `problems`."""

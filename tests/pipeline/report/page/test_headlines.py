@@ -59,7 +59,7 @@ def test_a_sound_run_has_nothing_red_and_names_what_was_looked_for() -> None:
 
     assert {figure.mood for figure in figures} == {"", "good"}
     assert sentence(figures[-1]) == (
-        "Nothing is wrong: no damage in the journal, no failure, no stuck entity, no undeclared or refused transition."
+        "Nothing is wrong: no damage in the journal, no failure, no stuck entity, no undeclared or rejected transition."
     )
 
 
@@ -189,7 +189,7 @@ def test_totals_count_more_than_the_rows_on_the_page() -> None:
     assert figures["Nodes"].value == "6,000 of 7,000 nodes oversubscribed,"
     assert figures["Nodes"].detail.endswith("up to 3 containers at once, 1,500 in all.")
     assert sentence(figures["Unknown transitions"]) == (
-        "12 transitions undeclared or refused, of 13. The most frequent: RMAppx from NEW to SAVINGx on STARTx, once."
+        "12 transitions undeclared or rejected, of 13. The most frequent: RMAppx from NEW to SAVINGx on STARTx, once."
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline.report.plots.plot_style import COLOURS, PALE
 
 GRAPHIC_AA = 3.0
-SHARED = resources.files("statemachines.drawing").joinpath("style.css").read_text(encoding="utf-8")
+SHARED = resources.files("dispatcher.pages").joinpath("static/style.css").read_text(encoding="utf-8")
 OWN = resources.files("pipeline.report.page").joinpath("page.css").read_text(encoding="utf-8")
 
 

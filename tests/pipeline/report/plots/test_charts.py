@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from pipeline.report.plots.pane_chart import Curve, Hit, Pane, PaneChart, Point
-from pipeline.report.plots.row_chart import Bar, Dot, Facet, HeatFacet, RowChart, Span
+from pipeline.report.plots.pane_chart import ChartPoint, Curve, Hit, Pane, PaneChart
+from pipeline.report.plots.row_chart import Dot, Facet, HeatFacet, RowBar, RowChart, Span
 from pipeline.report.plots.scales import linear
 from pipeline.report.plots.svg import LegendKey
 
@@ -22,7 +22,7 @@ def attributes(drawn: str, tag: str, style: str) -> list[dict[str, str]]:
 
 
 def test_a_bar_is_placed_in_percent_of_the_width_and_pixels_of_the_height() -> None:
-    bars = [Bar(0, 0, 5, "blue", "a: 5", "5"), Bar(1, 2.5, 10, "red", "b")]
+    bars = [RowBar(0, 0, 5, "blue", "a: 5", "5"), RowBar(1, 2.5, 10, "red", "b")]
 
     drawn = RowChart(["a", "b"], [Facet(TEN, bars)], row_px=30).draw("Sizes")
 
@@ -36,7 +36,7 @@ def test_a_bar_is_placed_in_percent_of_the_width_and_pixels_of_the_height() -> N
 
 
 def test_a_bar_to_the_left_has_its_text_on_the_left() -> None:
-    bars = [Bar(0, 0, -5, "blue", "", "-5")]
+    bars = [RowBar(0, 0, -5, "blue", "", "-5")]
 
     drawn = RowChart(["a"], [Facet(linear(-10, 10), bars)]).draw("")
 
@@ -45,7 +45,7 @@ def test_a_bar_to_the_left_has_its_text_on_the_left() -> None:
 
 
 def test_bars_of_one_row_share_its_height() -> None:
-    bars = [Bar(0, 0, 5, "blue", "", lane=0), Bar(0, 0, 5, "red", "", lane=1)]
+    bars = [RowBar(0, 0, 5, "blue", "", lane=0), RowBar(0, 0, 5, "red", "", lane=1)]
 
     drawn = RowChart(["a"], [Facet(TEN, bars)], row_px=42, lanes=2).draw("")
 
@@ -113,7 +113,7 @@ def test_a_line_goes_from_point_to_point_and_each_point_has_a_dot(points: list[t
 
 
 def test_points_and_hits_carry_their_tooltips() -> None:
-    pane = Pane(TEN, TEN, points=[Point(5, 10, "teal", "late")], hits=[Hit(0, 2.5, "a\nb")], limit=5, height=100)
+    pane = Pane(TEN, TEN, points=[ChartPoint(5, 10, "teal", "late")], hits=[Hit(0, 2.5, "a\nb")], limit=5, height=100)
 
     drawn = PaneChart([pane]).draw("")
 
@@ -130,9 +130,9 @@ def test_panes_have_left_margins_of_the_same_width() -> None:
 
 def test_names_are_never_markup_and_no_element_has_a_style_of_its_own() -> None:
     facet = Facet(
-        TEN._replace(title=NASTY), [Bar(0, 0, 1, "blue", NASTY, NASTY)], [Dot(0, 1, "red", NASTY)], title=NASTY
+        TEN._replace(title=NASTY), [RowBar(0, 0, 1, "blue", NASTY, NASTY)], [Dot(0, 1, "red", NASTY)], title=NASTY
     )
-    pane = Pane(TEN, TEN._replace(title=NASTY), points=[Point(1, 1, "red", NASTY)], hits=[Hit(0, 1, NASTY)])
+    pane = Pane(TEN, TEN._replace(title=NASTY), points=[ChartPoint(1, 1, "red", NASTY)], hits=[Hit(0, 1, NASTY)])
     keys = [LegendKey(NASTY, "blue")]
 
     for drawn in (RowChart([NASTY], [facet], keys).draw(NASTY), PaneChart([pane], keys).draw(NASTY)):

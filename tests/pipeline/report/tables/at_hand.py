@@ -12,7 +12,7 @@ from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.report.digests.buckets import TimeBuckets
 from pipeline.report.digests.digest import KINDS, add_ends, merge
 from pipeline.report.digests.event_digest import EventDigest
-from pipeline.report.digests.run import Run
+from pipeline.report.digests.run import ReportRun
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
 from pipeline.report.tables.registry import COMPARISON, TABLES, ReportTable
 from pipeline.report.tables.sql import add_declared
@@ -38,7 +38,7 @@ _TYPES = {
 class Tables:
     """The tables by name, as sorted rows."""
 
-    def __init__(self, database: duckdb.DuckDBPyConnection, run: Run, given: Iterable[str] = ()) -> None:
+    def __init__(self, database: duckdb.DuckDBPyConnection, run: ReportRun, given: Iterable[str] = ()) -> None:
         self._database = database
         for name, make in HELPERS.items():
             if name not in given:
@@ -126,7 +126,7 @@ def of_relations(
     add_ends(database, Ends.of(declared))
     add_declared(database, declared)
     end = times.start_at + times.width_ns * times.number if end_at is None else end_at
-    return Tables(database, Run(times.start_at, end, times, times, fine_times or times), given)
+    return Tables(database, ReportRun(times.start_at, end, times, times, fine_times or times), given)
 
 
 _CAPACITY = pa.schema(

@@ -13,6 +13,7 @@ from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.journal.arrow import arrow_schema
 from pipeline.report.digests.transition_digest import Ends
 
+from ....effort import tries
 from ...journal_builder import SECOND, JournalBuilder
 from ..lives import MACHINE, MIXED, RETURNING, Move, move
 from .at_hand import NONE, Tables, in_order, of_journal, of_parts, of_relations
@@ -152,7 +153,7 @@ def lives(draw: st.DrawFn) -> list[Move]:
     return rows
 
 
-@settings(max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=tries(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(lives(), st.data())
 def test_lives_cut_anywhere_and_merged_in_any_grouping_have_the_same_tables(
     rows: list[Move], data: st.DataObject

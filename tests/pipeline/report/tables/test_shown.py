@@ -64,7 +64,7 @@ def test_a_long_table_is_cut_one_row_after_the_last_one_shown(tmp_path: Path) ->
 
 
 def test_headlines_have_the_rows_of_every_queue_and_event_type(tmp_path: Path) -> None:
-    """Of more than a hundred queues, the longest wait was not told if it was in a queue with few applications."""
+    """Of more than a hundred queues, the longest wait was not shown if it was in a queue with few applications."""
     write(tmp_path, "waiting_by_queue", [{"queue": f"q{number:03}", "applications": 1} for number in range(300)])
     types = [{"event_class": "A", "event_type": f"T{number}", "handling_total_ms": 1.0} for number in range(300)]
     write(tmp_path, "events_by_type", types)

@@ -107,7 +107,7 @@ def test_columns_that_are_declared_without_nulls_have_none(journal: JournalBuild
         assert nulls <= {column.name for column in table.columns if column.nullable}, table.name
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 5])
+@pytest.mark.parametrize("at_once", [1, 5])
 def test_a_journal_in_parts_has_the_same_tables_merged_or_not(
     journal: JournalBuilder, tmp_path: Path, at_once: int
 ) -> None:

@@ -18,7 +18,7 @@ class CountedService:
     under_way: int = 0
     most_under_way: int = 0
     answers_from: int = 1
-    """No call is answered before so many have been under way at once."""
+    """No call is answered before so many have been in flight at once."""
 
     def __post_init__(self) -> None:
         self._enough = asyncio.Event()

@@ -43,7 +43,7 @@ class CountingService:
         self._wait(lambda: self.calls >= number, f"{number} calls")
 
     def wait_until_quiet(self, within_s: float = TIMEOUT_S) -> None:
-        """Wait until no call is under way."""
+        """Wait until no call is in flight."""
         self._wait(lambda: self.under_way == 0, "the end of all calls", within_s)
 
     def _wait(self, condition: Any, what: str, within_s: float = TIMEOUT_S) -> None:

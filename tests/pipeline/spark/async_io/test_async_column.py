@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.spark.async_io.column.async_column import async_column, register_async
 from pipeline.spark.failures import task_failure
 from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 
 from .counted_service import CountedService, counted_service

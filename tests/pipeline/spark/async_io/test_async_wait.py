@@ -169,7 +169,7 @@ def test_columns_are_given_whatever_their_names(spark: SparkSession, names: list
 
 def test_calls_are_under_way_across_input_batches(spark: SparkSession, small_batches: int) -> None:
     class Together(AsyncFunction[Row, tuple[int]]):
-        """No call returns before three batches of calls are under way."""
+        """No call returns before three batches of calls are in flight."""
 
         def open(self) -> None:
             self.calls = 0

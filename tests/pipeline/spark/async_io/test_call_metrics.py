@@ -199,7 +199,7 @@ def test_task_that_a_limit_ends_is_told_as_missing(spark: SparkSession) -> None:
 
 @pytest.mark.slow
 def test_attempts_that_spark_threw_away_are_told_as_missing(tmp_path: Path) -> None:
-    """Their calls are in no count: without a word, 80 calls of the service were told as 40."""
+    """Their calls are in no count: without a word, 80 calls of the service were reported as 40."""
     command = [sys.executable, failing_once.__file__, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 

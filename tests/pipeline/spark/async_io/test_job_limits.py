@@ -9,10 +9,10 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.spark.async_io.async_wait import unordered_wait
 from pipeline.spark.async_io.job_limits import TasksAtOnce, share_of_task, slots_of, tasks_at_once
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
-from pipeline.streaming.calls.rate_limit import RateLimit
 
 from ... import limited_service
 from ...limited_service import LimitedService, client, token_bucket
@@ -78,7 +78,7 @@ def test_fewer_partitions_than_cores_are_fewer_tasks(spark: SparkSession) -> Non
     table = spark.range(0, 100, 1, 8)
 
     assert tasks_at_once(spark, table).count == 2
-    assert tasks_at_once(spark, table.coalesce(1)) == TasksAtOnce(1, "1 partitions")
+    assert tasks_at_once(spark, table.coalesce(1)) == TasksAtOnce(1, "1 partition")
     assert tasks_at_once(spark, spark.sql("SELECT * FROM VALUES (1)")).count == 1
     assert tasks_at_once(spark, table.groupBy("id").count()).count == 2
     assert tasks_at_once(spark, None).count == 2

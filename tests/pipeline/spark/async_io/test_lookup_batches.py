@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from pipeline.lookup import PostgresTable, SqliteTable
 from pipeline.lookup.function import LookupFunction
-from pipeline.spark.async_io.lookup_batches import BatchLookup, Rows, distinct_rows
+from pipeline.spark.async_io.lookup_batches import BatchLookup, RowBatch, distinct_rows
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.spark_types import values_of
 
@@ -73,7 +73,7 @@ def joined(
 
     async def scenario() -> list[pa.RecordBatch]:
         async with opened(lookup):  # type: ignore[arg-type]
-            return await lookup.async_invoke(Rows(pa.RecordBatch.from_arrays(arrays, schema.names), schema))
+            return await lookup.async_invoke(RowBatch(pa.RecordBatch.from_arrays(arrays, schema.names), schema))
 
     return [tuple(row.values()) for batch in run(scenario()) for row in batch.to_pylist()]
 
@@ -248,7 +248,7 @@ def test_a_key_that_python_does_not_have_fails_its_row_alone(postgres: PostgresS
 
     async def scenario() -> list[pa.RecordBatch]:
         async with opened(lookup):  # type: ignore[arg-type]
-            return await lookup.async_invoke(Rows(pa.RecordBatch.from_arrays([keys], ["k"]), schema))
+            return await lookup.async_invoke(RowBatch(pa.RecordBatch.from_arrays([keys], ["k"]), schema))
 
     (batch,) = run(scenario())
     assert batch.column("v").to_pylist() == [7, None, 7]
@@ -297,6 +297,6 @@ def test_large_rows_come_out_in_several_batches(tmp_path: Path) -> None:
 
     async def scenario() -> list[pa.RecordBatch]:
         async with opened(lookup):  # type: ignore[arg-type]
-            return await lookup.async_invoke(Rows(pa.record_batch({"k": [1] * 8}), KEY))
+            return await lookup.async_invoke(RowBatch(pa.record_batch({"k": [1] * 8}), KEY))
 
     assert [batch.num_rows for batch in run(scenario())] == [3, 3, 2]

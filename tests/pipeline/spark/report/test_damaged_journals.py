@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -138,7 +139,7 @@ def test_the_command_prints_the_damage_and_exits_with_1(
     journal: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     KINDS[0].damage(journal)
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: nullcontext(spark))
 
     with pytest.raises(typer.Exit) as ended:
         cli.report(journal, tmp_path / "report")
@@ -147,16 +148,3 @@ def test_the_command_prints_the_damage_and_exits_with_1(
     said = " ".join(capsys.readouterr().out.split())
     assert "Missing from its figures: 4 events and 2 transitions." in said
     assert all(str(problem) in said for problem in problems_in(journal))
-
-
-class _Borrowed:
-    """A session that belongs to all tests, so the command must not stop it."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __enter__(self) -> SparkSession:
-        return self._spark
-
-    def __exit__(self, *exc: object) -> None:
-        pass

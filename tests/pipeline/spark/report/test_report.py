@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_the_page_shows_what_went_wrong(report: Report) -> None:
 
     for figure in (
         "1 event failed, 1 application failed",
-        "1 transition undeclared or refused",
+        "1 transition undeclared or rejected",
         "1 application never got a container",
         "1 of 2 nodes oversubscribed",
     ):
@@ -283,7 +284,7 @@ def test_the_command_writes_beside_the_journal_unless_told_otherwise(
 ) -> None:
     asked: list[Any] = []
     # The command stops the Spark that it started; this one belongs to all tests.
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: asked.append(master) or _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: asked.append(master) or nullcontext(spark))
     monkeypatch.setattr("pipeline.spark.write_report", lambda _, *paths, **more: asked.append((paths, more)) or report)
 
     cli.report(run, run.parent / output if output else None, master="local[7]", compare=run if output else None)
@@ -336,7 +337,7 @@ def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
     capsys: Any,
 ) -> None:
     follower, asked = _Follower(report), []
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: nullcontext(spark))
     monkeypatch.setattr(
         "pipeline.spark.report.follow.follow_journal", lambda *args, **more: asked.append(args) or follower
     )
@@ -350,18 +351,7 @@ def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
     assert (follower.written, follower.is_stopped) == (2, True)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "report written" in line] == [
-        "1 events, 0 transitions: report written",
+        "1 event, 0 transitions: report written",
         "5 events, 0 transitions: report written",
     ]
     assert any(line.startswith("Page: ") for line in lines)
-
-
-class _Borrowed:
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __enter__(self) -> SparkSession:
-        return self._spark
-
-    def __exit__(self, *exc: object) -> None:
-        pass

@@ -26,7 +26,7 @@ EVENT_COLUMNS = [column.split()[0] for column in EVENT_SCHEMA.split(", ")]
 """Those that each journal has; others are null where an event has none."""
 TRANSITION_SCHEMA = (
     "seq long, machine string, entity string, from_state string, event_type string, to_state string, at long, "
-    "valid boolean"
+    "valid boolean, data string"
 )
 
 
@@ -41,6 +41,7 @@ def test_rows_come_back_with_nulls_where_there_is_nothing(journal: Any, assert_t
     journal.event(1, "AType", "A", queue_ns=5, handling_ns=7, outcome="failed", error="ValueError: x")
     journal.event(2, "AType", "B", "ünï", accepted_seq=9, redelivered=True, payload={"a": 1}, enqueued_at=-30)
     journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=2)
+    journal.move(2, "Device", "d1", "NEW START NEW", data='{"version":1,"data":{"n":"ü"}}')
 
     events, transitions = journal.read()
 
@@ -51,7 +52,10 @@ def test_rows_come_back_with_nulls_where_there_is_nothing(journal: Any, assert_t
     assert_table(
         transitions,
         TRANSITION_SCHEMA,
-        [(1, "RMApp", "application_0_0001", "NEW", "START", "NEW_SAVING", 2_000_000_000, True)],
+        [
+            (1, "RMApp", "application_0_0001", "NEW", "START", "NEW_SAVING", 2_000_000_000, True, None),
+            (2, "Device", "d1", "NEW", "START", "NEW", 0, True, '{"version":1,"data":{"n":"ü"}}'),
+        ],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,26 @@ def test_many_segments_that_retention_has_removed_cost_a_line(growing: Growing) 
 
     with pytest.raises(JournalError, match=r"00000002\.journal to segment-00005000\.journal: were removed"):
         reader.partitions({"segment": 1}, {"segment": 6000})
+
+
+@pytest.mark.parametrize(("error", "silent"), [(BrokenPipeError(), True), (ValueError("ours"), False)])
+def test_a_reader_without_its_jvm_ends_in_silence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    silent: bool,
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    reader = stream_reader(tmp_path)
+
+    try:
+        raise EOFError  # PySpark reads on a socket that the JVM has closed
+    except EOFError:
+        reader.stop()
+    sys.excepthook(type(error), error, None)
+
+    assert (capsys.readouterr().err == "") is silent
 
 
 # -- queries -----------------------------------------------------------------------------------------------------------

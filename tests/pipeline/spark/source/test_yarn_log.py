@@ -131,13 +131,13 @@ def test_transitions_have_the_columns_of_the_journal_and_the_line(
     assert_table(
         tables.transitions,
         "seq long, machine string, entity string, from_state string, event_type string, to_state string, at long, "
-        "valid boolean, file string, line long, is_told boolean",
+        "valid boolean, data string, file string, line long, is_told boolean",
         [
-            (3, "RMApp", "application_1_0001", "NEW", "START", "RUNNING", AT, True, rm, 3, True),
-            (4, "RMContainer", CONTAINER, "NEW", "START", "ALLOCATED", AT, True, rm, 4, False),
-            (6, "RMNode", "", "NEW", "START", "NEW", AT, False, rm, 6, True),
-            (12, "RMContainer", CONTAINER, "ALLOCATED", "KILL", "KILLED", AT, True, rm, 12, False),
-            (FILE_2 + 1, "NMContainer", CONTAINER, "NEW", "", "DONE", AT, True, nm, 1, False),
+            (3, "RMApp", "application_1_0001", "NEW", "START", "RUNNING", AT, True, None, rm, 3, True),
+            (4, "RMContainer", CONTAINER, "NEW", "START", "ALLOCATED", AT, True, None, rm, 4, False),
+            (6, "RMNode", "", "NEW", "START", "NEW", AT, False, None, rm, 6, True),
+            (12, "RMContainer", CONTAINER, "ALLOCATED", "KILL", "KILLED", AT, True, None, rm, 12, False),
+            (FILE_2 + 1, "NMContainer", CONTAINER, "NEW", "", "DONE", AT, True, None, nm, 1, False),
         ],
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.session import Request, ResultSession
+from pipeline.streaming.cache.session import CacheRequest, ResultSession
 from pipeline.streaming.cache.store import DONE, Claim, ResultKey, ResultStore
 
 TIMEOUT_S = 60.0
@@ -22,14 +22,14 @@ class Asker:
     def __init__(self, session: ResultSession) -> None:
         self.session = session
 
-    def __call__(self, value: Any, *, wants_call: bool = False, waits: bool = False) -> Request:
+    def __call__(self, value: Any, *, wants_call: bool = False, waits: bool = False) -> CacheRequest:
         request, answered = self.send(value, wants_call=wants_call, waits=waits)
         assert answered.wait(TIMEOUT_S)
         return request
 
-    def send(self, value: Any, **how: bool) -> tuple[Request, threading.Event]:
+    def send(self, value: Any, **how: bool) -> tuple[CacheRequest, threading.Event]:
         answered = threading.Event()
-        request = Request(self.session.key_of(value), lambda _: answered.set(), **how)
+        request = CacheRequest(self.session.key_of(value), lambda _: answered.set(), **how)
         self.session.submit(request)
         return request, answered
 
@@ -132,12 +132,15 @@ def check_calls_of_one_session_wait_for_each_other(cache: ResultCache) -> None:
         asker = opened(stack, cache)
         claim = asker("a", wants_call=True)
         busy = asker("a", wants_call=True)
-        waiting, answered = asker.send("a", wants_call=True, waits=True)
-        asker.session.finish(claim.key, dump_results([7]))
-        assert answered.wait(TIMEOUT_S)
+        (second, is_second), (third, is_third) = [asker.send("a", wants_call=True, waits=True) for _ in range(2)]
+        asker.session.release(claim.key)
+        assert is_second.wait(TIMEOUT_S)
+        third_waited = not is_third.is_set()
+        asker.session.finish(second.key, dump_results([7]))
+        assert is_third.wait(TIMEOUT_S)
 
-        assert (claim.is_mine, busy.is_busy) == (True, True)
-        assert waiting.results == [7]
+        assert (claim.is_mine, busy.is_busy, second.is_mine, third_waited) == (True, True, True, True)
+        assert (third.is_mine, third.results) == (False, [7])
 
 
 def check_a_call_is_unknown_once_its_process_has_ended(make: Callable[..., ResultCache]) -> None:
@@ -157,7 +160,7 @@ def check_a_call_is_unknown_once_its_process_has_ended(make: Callable[..., Resul
         assert "begun at 1970-01-01 00:16:40 UTC" in str(captured.error)
         assert (asked.was_unknown, asked.results) == (True, None)
         assert (called.was_unknown, called.is_mine) == (True, True)
-        assert careful("a").error is None  # it is under way again
+        assert careful("a").error is None  # it is in flight again
         assert make().unknown() == []
 
 

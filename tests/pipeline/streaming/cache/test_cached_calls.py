@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import subprocess
 import sys
@@ -16,12 +17,12 @@ from typing import Any
 
 import pytest
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.cache.cached_function import cached_function
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.sqlite import SqliteResults
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError, UnknownOutcomeError
 from pipeline.streaming.wait import ordered_wait, unordered_wait
@@ -181,9 +182,11 @@ def test_two_jobs_of_batches_make_each_call_once(server: CountingServer, cache: 
 
 
 def test_batches_are_as_large_as_without_a_cache(server: CountingServer, cache: Callable[..., SqliteResults]) -> None:
+    """On a busy machine, a batch was sent when its first member had lingered."""
     function = AsksForMany(server.url)
+    sizes = {"max_batch_size": 10, "capacity": 30, "linger_ms": round(TIMEOUT * 1000)}
 
-    list(ordered_wait(range(30), function, timeout=TIMEOUT, cache=cache(), max_batch_size=10, capacity=30))
+    list(ordered_wait(range(30), function, timeout=TIMEOUT, cache=cache(), **sizes))
 
     assert [len(batch) for batch in function.batches] == [10, 10, 10]
 
@@ -260,7 +263,7 @@ def test_a_lambda_needs_a_name(cache: Callable[..., SqliteResults]) -> None:
 
 
 def killed_job(server: CountingServer, cache: SqliteResults, answered: int, end: int) -> set[str]:
-    """Kill a process while calls are under way; return their keys. Those below `answered` are answered and stored."""
+    """Kill a process while calls are in flight; return their keys. Those below `answered` are answered and stored."""
     server.hold_from(answered)
     command = [sys.executable, str(JOB), str(cache.path), server.url, "0", str(end)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as job:
@@ -288,7 +291,8 @@ def test_after_a_kill_only_what_was_under_way_is_called_again(
     assert sum(server.calls.values()) == 50 + len(under_way)
     assert {each.key for each in unknown} == under_way
     assert metrics.unknown == len(under_way) == 8
-    assert "is unknown, since they were cut off in flight; they are made again" in caplog.text
+    # How many calls a line counts depends on how many were claimed at once.
+    assert re.search(r"ask is unknown, since .* cut off in flight; .* made again", caplog.text)
     assert cache().unknown() == []
 
 

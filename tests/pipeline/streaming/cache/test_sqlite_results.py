@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.streaming.cache import sqlite
 from pipeline.streaming.cache.encoding import dump_results
+from pipeline.streaming.cache.session import CacheRequest
 from pipeline.streaming.cache.sqlite import SqliteResults, file_system_of
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
 
@@ -276,19 +277,23 @@ def test_a_session_whose_listener_and_logging_raise_answers_everything(
 
 
 def test_a_session_that_is_closed_answers_everything(make: Make) -> None:
+    """What its last step kept waiting it answered twice, which lost the answers behind it."""
+    answers: list[CacheRequest] = []
     with ExitStack() as stack:
         one, other = opened(stack, make()), opened(stack, make())
         claim = one("a", wants_call=True)
-        waiting, answered = other.send("a", wants_call=True, waits=True)
+        other("c", wants_call=True)
+        waiting = [CacheRequest(other.session.key_of(key), answers.extend, wants_call=True) for key in "ac"]
+        for request in waiting:
+            other.session.submit(request)
         other.session.close()
-        assert answered.wait(stores.TIMEOUT_S)
         late = other("b")
         other.session.finish(claim.key, dump_results([1]))
         with pytest.raises(ResultCacheError, match="was closed"):
             other.session.flush()
 
-        assert "was closed" in str(waiting.error)
-        assert "was closed" in str(late.error)
+        assert sorted(answers, key=waiting.index) == waiting
+        assert ["was closed" in str(each.error) for each in (*waiting, late)] == [True, True, True]
 
 
 # --- network file systems ---

@@ -116,7 +116,7 @@ def test_a_timeout_of_zero_is_none() -> None:
     with Harness(timeout_ms=0) as harness:
         harness.process("a")
         harness.advance(1_000_000)
-        assert harness.clock.pending_timers() == 0
+        assert harness.clock.pending_timers == 0
 
         harness.answer("a", "A")
         assert harness.values() == ["A"]
@@ -399,13 +399,13 @@ def test_there_is_one_timer_at_most_and_none_when_nothing_is_under_way() -> None
         for value in range(5):
             harness.process(value)
             harness.advance(10)
-        assert harness.clock.pending_timers() == 1
+        assert harness.clock.pending_timers == 1
 
         for value in range(5):
             harness.answer(value, value)
         harness.advance(100)
 
-        assert harness.clock.pending_timers() == 0
+        assert harness.clock.pending_timers == 0
         harness.advance(1000)
         assert harness.function.timeouts == []
 
@@ -643,7 +643,7 @@ def test_close_ends_the_timers() -> None:
     with Harness(timeout_ms=100) as harness:
         harness.process("a")
 
-    assert harness.clock.pending_timers() == 0
+    assert harness.clock.pending_timers == 0
     harness.clock.advance(1000)
     harness.run_mail()
 

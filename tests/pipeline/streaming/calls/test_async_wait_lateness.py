@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import AsyncTimeoutError, CallTimes, RetryAfter
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.errors import CapturedError, RetryAfter
 
@@ -93,7 +94,7 @@ def test_retries_go_through_the_rate_limit() -> None:
 
 
 def test_a_limiter_may_be_shared() -> None:
-    limiter = RateLimiter(RateLimit(10, burst=1))
+    limiter = ResumingRateLimiter(RateLimit(10, burst=1))
     with Harness(rate_limit=limiter) as first, Harness(rate_limit=limiter) as second:
         first.process("a")
         second.process("b")
@@ -104,7 +105,7 @@ def test_a_limiter_may_be_shared() -> None:
 
 
 def test_retry_after_pauses_all_operators_of_a_shared_limiter() -> None:
-    limiter = RateLimiter(RateLimit(1000, burst=10))
+    limiter = ResumingRateLimiter(RateLimit(1000, burst=10))
     with Harness(rate_limit=limiter, timeout_ms=9000) as first, Harness(rate_limit=limiter, timeout_ms=9000) as second:
         first.process("a")
         first.answer_error("a", RetryAfter(2.0))

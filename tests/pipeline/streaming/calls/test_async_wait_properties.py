@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher.mailbox import SystemProcessingTimeService
-from pipeline.streaming.calls.rate_limit import RateLimit
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import AsyncTimeoutError, CapturedError, RetryAfter
 from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
+from ....effort import tries
 from .harness import MODES, TIMEOUT_S, HandBatchFunction, HandCall, HandFunction, Harness, Switch
 
 KEYS = 3
@@ -133,7 +134,7 @@ class OperatorMachine(RuleBasedStateMachine):
         elif self.open_calls():
             self.give_an_answer()
         else:
-            assert harness.clock.advance_to_next_timer(), "nothing under way, no timer, and yet the operator waits"
+            assert harness.clock.advance_to_next_timer(), "nothing in flight, no timer, and yet the operator waits"
 
     def open_calls(self) -> list[HandCall]:
         harness = self.now()
@@ -322,7 +323,7 @@ class UnorderedMachine(OperatorMachine):
 TestOrderedOperator = OrderedMachine.TestCase
 TestUnorderedOperator = UnorderedMachine.TestCase
 TestOrderedOperator.settings = TestUnorderedOperator.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
+    max_examples=tries(25), stateful_step_count=40, deadline=None
 )
 
 

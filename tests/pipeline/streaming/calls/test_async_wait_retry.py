@@ -217,7 +217,7 @@ def test_a_timeout_while_a_retry_waits_gives_the_hooks_results_and_no_other_atte
 
         assert harness.values() == ["no a"]
         assert harness.called() == ["a"]
-        assert harness.clock.pending_timers() == 0
+        assert harness.clock.pending_timers == 0
 
 
 def test_a_timeouts_results_are_not_retried_themselves() -> None:

@@ -20,7 +20,7 @@ from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, TaskMailbox
 from pipeline.streaming import ordered_wait
 from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, CallHost, HostCall
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 
@@ -38,15 +38,15 @@ class Desk:
         self.mailbox.parking.lock = Parking(self.mailbox, None)  # type: ignore[assignment]
         self.executor = MailboxExecutor(self.mailbox, 0)
         self.box = AnswerBox(self.executor, self._fetch)
-        self.answered: list[Call] = []
+        self.answered: list[HostCall] = []
         self.mails = 0
 
-    def submit(self, *values: Any) -> list[Call]:
-        calls = [Call(value, self.box) for value in values]
+    def submit(self, *values: Any) -> list[HostCall]:
+        calls = [HostCall(value, self.box) for value in values]
         self.host.submit(calls)
         return calls
 
-    def wait_for(self, number: int) -> list[Call]:
+    def wait_for(self, number: int) -> list[HostCall]:
         """The first answers, once there are that many."""
         while len(self.answered) < number:
             self.executor.yield_()
@@ -59,7 +59,7 @@ class Desk:
         self.wait_for(before + len(calls))
         return [call.results if call.error is None else call.error for call in calls]
 
-    def fetched(self) -> list[Call]:
+    def fetched(self) -> list[HostCall]:
         """The answers so far."""
         while self.executor.try_yield():
             pass
@@ -732,7 +732,7 @@ def test_stop_says_when_a_blocking_call_hangs(desk: OpenDesk, caplog: pytest.Log
 
     assert not host.stop(timeout=0.01)
 
-    assert "1 calls did not return" in caplog.text
+    assert "1 call did not return" in caplog.text
     go_on.set()
 
 

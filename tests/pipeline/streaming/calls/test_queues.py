@@ -24,6 +24,8 @@ from pipeline.streaming import (
 from pipeline.streaming.calls.element_queues import StreamElementQueue
 from pipeline.streaming.elements import StreamElement
 
+from ....effort import tries
+
 Queue = StreamElementQueue[Any, Any]
 Element = StreamElement[Any]
 WAIT_S = 60.0
@@ -490,5 +492,5 @@ class UnorderedMachine(QueueMachine):
 TestOrderedQueueAgainstModel = OrderedMachine.TestCase
 TestUnorderedQueueAgainstModel = UnorderedMachine.TestCase
 TestOrderedQueueAgainstModel.settings = TestUnorderedQueueAgainstModel.settings = settings(
-    max_examples=50, stateful_step_count=30, deadline=None
+    max_examples=tries(25), stateful_step_count=30, deadline=None
 )

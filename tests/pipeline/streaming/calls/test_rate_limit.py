@@ -15,18 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
 WAIT_S = 60.0
 SLACK = 1e-6  # of rounding
 
 
-def limiter(calls_per_s: float = 10, burst: float | None = 1) -> RateLimiter:
-    return RateLimiter(RateLimit(calls_per_s, burst))
+def limiter(calls_per_s: float = 10, burst: float | None = 1) -> ResumingRateLimiter:
+    return ResumingRateLimiter(RateLimit(calls_per_s, burst))
 
 
-def starts(limiter: RateLimiter, count: int, now_ms: float = 0, cost: float = 1) -> list[float]:
+def starts(limiter: ResumingRateLimiter, count: int, now_ms: float = 0, cost: float = 1) -> list[float]:
     return [limiter.reserve(now_ms, cost) for _ in range(count)]
 
 
@@ -323,7 +324,7 @@ def test_no_window_holds_more_than_the_burst_and_what_the_rate_allows(
 class Users:
     """Users of a limiter that wait for each start, in virtual time; each has an endless supply of calls."""
 
-    def __init__(self, limited: RateLimiter, count: int, costs: list[float]) -> None:
+    def __init__(self, limited: ResumingRateLimiter, count: int, costs: list[float]) -> None:
         self.limited = limited
         self.costs = itertools.cycle(costs)
         self.pending = [next(self.costs) for _ in range(count)]  # the first call in the line of each

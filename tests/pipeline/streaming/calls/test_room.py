@@ -53,7 +53,7 @@ def test_the_queue_grows_while_its_oldest_call_would_idle_the_others() -> None:
 
 
 def test_a_queue_that_has_grown_makes_no_more_calls_at_once() -> None:
-    """The calls under way went straight to the host, which takes any number."""
+    """The calls in flight went straight to the host, which takes any number."""
     function = HandFunction()
     host = make_host(function)
     host.start()

@@ -79,7 +79,7 @@ def logged(log: list[Any], *names: str) -> list[Any]:
 
 
 class HoldingOperator(LoggedOperator):
-    """Holds elements until `release`, as an operator with calls under way does; emits the rest at the end."""
+    """Holds elements until `release`, as an operator with calls in flight does; emits the rest at the end."""
 
     def __init__(self, context: OperatorContext, capacity: int = 1000, **options: Any) -> None:
         super().__init__(context, **options)

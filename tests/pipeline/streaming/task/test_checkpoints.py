@@ -29,6 +29,8 @@ from pipeline.streaming.task.checkpoints import (
 )
 from pipeline.streaming.task.serializers import JsonSerializer, PickleSerializer
 
+from ....effort import tries
+
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -62,7 +64,7 @@ def test_a_checkpoint_comes_back_as_it_was(position: Any, states: Any, output: A
 
 
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=3))
-@settings(max_examples=200)
+@settings(max_examples=tries(80))
 def test_whatever_is_changed_or_cut_is_not_restored(at: int, garbage: bytes) -> None:
     data = CheckpointStorage("unused").encode(checkpoint(operator_states=[[StreamRecord({"key": [1, 2.5, None]}, 3)]]))
     at = min(at, len(data) - 1)

@@ -219,14 +219,7 @@ def test_the_outputs_state_is_part_of_the_checkpoint_and_comes_back(storage: Che
 
 def test_checkpoints_are_taken_by_processing_time(storage: CheckpointStorage) -> None:
     clock = ManualClock()
-    task = StreamTask(
-        QueueInput[int](),
-        [],
-        lambda _: None,
-        checkpoint_storage=storage,
-        checkpoint_interval_ms=100,
-        processing_time_service=clock,
-    )
+    task = _task_with_checkpoints_every_100_ms(storage, clock)
     with running(task):
         mailbox_turn(task)
         for passing_ms, expected in ((0, []), (100, [1]), (100, [1, 2]), (99, [1, 2])):
@@ -236,6 +229,17 @@ def test_checkpoints_are_taken_by_processing_time(storage: CheckpointStorage) ->
             assert [storage.load(path).checkpoint_id for path in storage.paths()] == expected
 
     assert [storage.load(path).taken_at_ms for path in storage.paths()] == [100, 200]
+
+
+def _task_with_checkpoints_every_100_ms(storage: CheckpointStorage, clock: ManualClock) -> StreamTask:
+    return StreamTask(
+        QueueInput[int](),
+        [],
+        lambda _: None,
+        checkpoint_storage=storage,
+        checkpoint_interval_ms=100,
+        processing_time_service=clock,
+    )
 
 
 def _settle(task: StreamTask) -> None:
@@ -258,14 +262,7 @@ def test_a_periodic_checkpoint_is_left_out_while_one_is_being_written(
         return write(*args, **options)
 
     monkeypatch.setattr(CheckpointStorage, "write", slow_write)
-    task = StreamTask(
-        QueueInput[int](),
-        [],
-        lambda _: None,
-        checkpoint_storage=storage,
-        checkpoint_interval_ms=100,
-        processing_time_service=clock,
-    )
+    task = _task_with_checkpoints_every_100_ms(storage, clock)
     with running(task):
         mailbox_turn(task)
         for _ in range(3):

@@ -18,6 +18,7 @@ from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
 from pipeline.streaming.task.task_control import TaskState
 
+from ....effort import tries
 from .task_fakes import (
     TIMEOUT_S,
     Crash,
@@ -161,7 +162,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, chain_length=st.integers(1, 3), capacity=st.integers(1, 4))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 def test_whatever_happens_nothing_is_lost_and_only_what_may_repeat_does(
     steps: list[Any], chain_length: int, capacity: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec
 
 from ..builders import EVENT_TYPES, declared, event_for
-from ..machines.course import LEAVES, SPECS, Course
+from ..machines.course import CAPACITY, LEAVES, SPECS, Course
 
 _ALLOWED = {machine: declared(machine) for machine in EVENT_TYPES}
 
@@ -44,6 +48,53 @@ def _fail_attempt(course: Course, app_id: str) -> None:
         course.manager.clients.fail_application_attempt(attempt.entity)
 
 
+def _of_master(act: Callable[[Course, str], Any]) -> Callable[[Course, str], None]:
+    """What the master of an application does, or what happens to it, by the id of its attempt; if it runs."""
+
+    def act_if_any(course: Course, app_id: str) -> None:
+        attempt = course.context.apps[app_id].current_attempt
+        if attempt is not None and attempt.master_container in course.manager.node_managers._nodes_of_masters:
+            act(course, attempt.entity)
+
+    return act_if_any
+
+
+def _crash(course: Course, attempt_id: str) -> None:
+    container = course.context.attempts[attempt_id].master_container
+    if container is not None:
+        course.manager.node_managers.end_master(container, 1, "it crashed")
+
+
+def _fall_silent(course: Course, attempt_id: str) -> None:
+    if course.context.attempts[attempt_id].state.name in ("LAUNCHED", "RUNNING", "FINISHING"):  # it is watched
+        course.context.post(RMAppAttemptEvent(RMAppAttemptEventType.EXPIRE, attempt_id))
+
+
+def _not_started(course: Course, container: RMContainer) -> None:
+    if container.state.name == "ACQUIRED":  # only its master could have started it
+        course.context.post(SchedulerEvent(SchedulerEventType.CONTAINER_EXPIRED, container.entity))
+
+
+def _of_container(act: Callable[[Course, RMContainer], Any]) -> Callable[[Course, str], None]:
+    """What happens to the newest container of an application."""
+
+    def act_if_any(course: Course, app_id: str) -> None:
+        of_app = [each for each in course.context.containers.values() if each.application == app_id]
+        if of_app:
+            act(course, of_app[-1])
+
+    return act_if_any
+
+
+def _release(course: Course, container: RMContainer) -> None:
+    course.endless.add(container.application)  # its simulated master goes on to wait for it
+    course.manager.masters.allocate(container.attempt, releases=[container.entity])
+
+
+def _resize(course: Course, container: RMContainer) -> None:
+    course.manager.masters.allocate(container.attempt, resizes=[(container.entity, Resource(1, 1))])
+
+
 def _move_to(queue: str) -> Callable[[Course, str], None]:
     return lambda course, app_id: course.manager.clients.move_application_across_queues(app_id, queue)
 
@@ -53,6 +104,14 @@ TO_APPLICATIONS: Mapping[str, Callable[[Course, str], Any]] = {
     "fail the attempt": _fail_attempt,
     "raise the priority": lambda course, app_id: course.manager.clients.update_application_priority(app_id, 2),
     "limit the lifetime": lambda course, app_id: course.manager.clients.update_application_timeouts(app_id, 3),
+    "crash": _of_master(_crash),
+    "fall silent": _of_master(_fall_silent),
+    "release a container": _of_container(_release),
+    "resize a container": _of_container(_resize),
+    "signal a container": _of_container(
+        lambda course, it: course.manager.clients.signal_to_container(it.entity, "GRACEFUL_SHUTDOWN")
+    ),
+    "a container is not started": _of_container(_not_started),
     **{f"move to {queue}": _move_to(queue) for queue in LEAVES},
 }
 
@@ -83,6 +142,7 @@ TO_NODES: Mapping[str, Callable[[Course, str], Any]] = {
         [host], graceful=True, timeout_s=1
     ),
     "recommission": lambda course, host: course.manager.admin.recommission([host]),
+    "resize": lambda course, host: course.manager.admin.update_node_resource(node_id(host), CAPACITY),
     "report ill": lambda course, host: course.manager.tracker.heartbeat(node_id(host), healthy=False),
     "report well": lambda course, host: course.manager.tracker.heartbeat(node_id(host)),
 }

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
+
+from ....dispatcher.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -30,13 +30,6 @@ def ask(manager: ResourceManager, path: str) -> list[dict[str, Any]]:
         body = refused.read()
     reasons: list[dict[str, Any]] = json.loads(body)["reasons"]
     return [each for each in reasons if each.get("dispatcher", each.get("service", "")).startswith(manager.name)]
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it has not come about"
-        time.sleep(0)
 
 
 def named(reasons: list[dict[str, Any]]) -> set[tuple[str, str]]:

@@ -15,12 +15,13 @@ import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 
+from ....effort import tries
 from ..stores import sqlite_store
 from .daemons import Daemons
 
 pytestmark = pytest.mark.long
 
-KILLS = 100
+KILLS = tries(25)
 CLIENTS = 6
 LONGEST_LIFE_S = 0.3
 PAUSE_S = 0.01

@@ -98,8 +98,6 @@ def test_application_can_be_killed_in_every_state(machine: str, state: str, unma
         assert (REASON in report.diagnostics) == (not ended_by_itself)
         assert completed == [app_id]
         check_nothing_is_left(yarn)
-        if (machine, state) == ("RMApp", "SUBMITTED"):
-            yarn.invalid = {"RMApp": 1}  # YARN's table has no row for the acceptance that comes after the kill
 
 
 @pytest.mark.parametrize("state", ["KILLING", "FINAL_SAVING", "KILLED"])

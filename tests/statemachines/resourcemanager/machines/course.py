@@ -8,29 +8,31 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dispatcher.errors import DispatcherError
 from dispatcher.testing import ManualClock
 from statemachines.factory import InvalidStateTransitionError
+from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp, RMContainer
-from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.events.records import NMContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEventType
-from statemachines.resourcemanager.events.services import RMAppManagerEventType
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
+from statemachines.resourcemanager.events.services import RMAppManagerEventType, RMStateStoreEvent
+from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
+from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec
 
 from ...simulation.replays import config
+from ..live import promises
 
 HOSTS = ("node1", "node2", "node3")
 CAPACITY = Resource(10, 10)
@@ -52,10 +54,6 @@ LEAVES = ("a", "c", "d")
 TIMEOUT_S = 60.0
 MOST_EVENTS = 50_000  # far more than any course needs to come to rest
 SCHEDULERS: dict[str, dict[str, Any]] = {"fifo": {"kind": "fifo"}, "capacity": {"kind": "capacity", "queues": QUEUES}}
-_LIMITS = frozenset(
-    {WaitCause.QUEUE_LIMIT, WaitCause.USER_LIMIT, WaitCause.AM_LIMIT, WaitCause.USER_AM_LIMIT, WaitCause.PARTITION}
-)
-_NO_NODE = frozenset({WaitCause.NO_ROOM, WaitCause.NEVER_FITS, WaitCause.NO_NODES})
 _USABLE = ("RUNNING", "DECOMMISSIONING")
 _EVENTS = (
     RMAppEventType,
@@ -77,29 +75,74 @@ class Step(NamedTuple):
     happening: Callable[[Course], None]
 
 
+class SlowStore(MemoryRMStateStore):
+    """Answers each write so much later, as one that waits for a disk."""
+
+    def __init__(self, answers_ms: int) -> None:
+        super().__init__()
+        self._answers_ms = answers_ms
+
+    def _answer(self, event: RMStateStoreEvent) -> None:
+        answer, context = super()._answer, self._context
+        if self._answers_ms == 0:
+            answer(event)
+            return
+        assert isinstance(context, RMContext)
+        context.timers.register_timer(context.now_ms() + self._answers_ms, lambda _: answer(event))
+
+
+class Notes(Protocol):
+    """Of a course."""
+
+    refused: list[tuple[str, str, str]]
+    """Machine, state and event of each invalid transition."""
+    reached: set[tuple[str, str, str]]
+    """The same of the others."""
+
+
+class Noting(TransitionRecorder):
+    """Notes for a course what it brings each machine. Handler thread."""
+
+    def __init__(self, course: Notes) -> None:
+        super().__init__(lists_entities=False, ends={RMContainer.machine: CONTAINER_FINAL_STATES})
+        self._course = course
+
+    def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
+        self._course.reached.add((operand.machine, before.name, event.type.name))
+        super().pre_transition(operand, before, event)
+
+    def transition_refused(self, operand: Any, error: InvalidStateTransitionError) -> None:
+        self._course.refused.append((operand.machine, error.state.name, error.event_type.name))
+
+
 class Course:
     """The course that events take."""
 
-    def __init__(self, scheduler: str, heartbeat_interval_ms: int = 0) -> None:
+    def __init__(self, scheduler: str, heartbeat_interval_ms: int = 0, store_ms: int = 0) -> None:
         self._idle = threading.Event()
         settings = config(
             dispatcher={"drain_timeout_s": 1},
             scheduler=SCHEDULERS[scheduler],
             simulation={"am_register_delay_ms": 100, "heartbeat_interval_ms": heartbeat_interval_ms},
         )
+        self.refused: list[tuple[str, str, str]] = []
+        self.reached: set[tuple[str, str, str]] = set()
         self.manager = ResourceManager(
-            settings, node_managers=SimulatedCluster, clock=ManualClock(), on_idle=self._idle.set
+            settings,
+            node_managers=SimulatedCluster,
+            clock=ManualClock(),
+            recorder=Noting(self),
+            store=SlowStore(store_ms),
+            on_idle=self._idle.set,
         )
         self.context = self.manager.context
         self.apps: list[str] = []  # in the order of their submission
         self.endless: set[str] = set()  # applications that end when they are killed only
         self.problems: list[str] = []  # what did not hold, with the event after which it did not
-        self.refused: list[tuple[str, str, str]] = []  # (machine, state, event) of each invalid transition
         self._used: dict[tuple[str, str], int] = {}  # by queue and type of resource, after the event before
         self._events = 0
         self._last: list[str] = []  # events, once there are too many
         self._awaiting: list[list[Any]] = []  # [events until it happens, happening]
-        self.manager.recorder.transition_refused = self._note_refusal  # type: ignore[method-assign]
         for event_type in _EVENTS:
             self.manager.dispatcher.register(event_type, self._check)
 
@@ -201,9 +244,6 @@ class Course:
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 
-    def _note_refusal(self, operand: Any, error: InvalidStateTransitionError) -> None:
-        self.refused.append((operand.machine, error.state.name, error.event_type.name))
-
     def _check(self, event: Any) -> None:
         self._events += 1
         if self._events > MOST_EVENTS:
@@ -225,6 +265,7 @@ class Course:
             for container in scheduler.live_containers(attempt.entity)
         ]
         wrong = []
+        total: dict[str, int] = {}
         for node in nodes.values():
             there = [container for _, container in live if container.node == node.node_id]
             sizes = [container.request.resource for container in there]
@@ -236,10 +277,9 @@ class Course:
             )
             if min(free) < 0 or free != (node.free_memory_mb, node.free_vcores_milli):
                 wrong.append(f"{node.node_id} has free {free}, by its books {node.free()}")
+            for size in sizes if node.is_draining else [CAPACITY]:
+                add(total, amounts_of(size))
         wrong += [f"{container} is on a node that is gone" for _, container in live if container.node not in nodes]
-        total: dict[str, int] = {}
-        for node in nodes.values():
-            add(total, amounts_of(node.capacity))
         return wrong + self._wrong_queues(live, total)
 
     def _wrong_queues(self, live: list[tuple[RMApp, RMContainer]], total: dict[str, int]) -> list[str]:
@@ -271,45 +311,14 @@ class Course:
 
     def stuck(self) -> list[str]:
         """Applications that have not ended, and why there is no cause for that; to be asked when nothing happens."""
-        waiting = self.context.scheduler.waiting()
-        found = []
-        for app_id in self.apps:
-            app = self.context.apps[app_id]
-            if app.state in FINAL_STATES:
-                continue
-            attempt = app.current_attempt
-            asks = [request for asker, request in waiting if attempt is not None and asker == attempt.entity]
-            if attempt is None or not (asks or (app_id in self.endless and attempt.state.name == "RUNNING")):
-                found.append(f"{app} with {attempt} waits for nothing")
-            found += [why for request in asks for why in self._unexplained(attempt.entity, request)]  # type: ignore[union-attr]
-        return found
-
-    def _unexplained(self, attempt_id: str, request: ContainerRequest) -> list[str]:
-        """A queue's or user's limit is a reason; so is that no node has room. It has to be said."""
-        why = self.context.scheduler.why_waiting(attempt_id, request)
-        if why.cause in _LIMITS:
-            return []
-        fitting = [node.node_id for node in self.context.scheduler.nodes() if node.fits(request.resource)]
-        if not fitting and why.cause in _NO_NODE:
-            return []
-        return [f"{request} of {attempt_id} waits, fits on {fitting}: {why}"]
+        return promises.stuck(self.context, self.endless)
 
     def left_over(self) -> list[str]:
         """What is still held when all applications have ended."""
-        context, cluster = self.context, self.manager.node_managers
-        found = [f"{app} has not ended" for app in context.apps.values() if app.state not in FINAL_STATES]
-        found += [f"{container} is still there" for container in context.containers.values()]
+        cluster = self.manager.node_managers
         running = [container for node in cluster._nodes.values() for container in node.running]
-        found += [f"{container} still runs" for container in [*running, *cluster._nodes_of_masters]]
-        found += [f"{request} of {attempt} still waits" for attempt, request in context.scheduler.waiting()]
-        found += [f"{info} is in use" for info in context.scheduler.queues() if info.applications or info.containers]
-        for node in context.scheduler.nodes():
-            if node.free() != SchedulerNode(node.node_id, SPECS[node.host]).free():
-                found.append(f"{node.node_id} has only {node.free()}")
-        for rmnode in context.nodes.values():
-            if rmnode.containers or rmnode.running_apps:
-                found.append(f"{rmnode} is said to run {rmnode.containers} of {rmnode.running_apps}")
-        return found
+        still = [f"{container} still runs" for container in [*running, *cluster._nodes_of_masters]]
+        return [*promises.left_over(self.context), *still]
 
 
 def _report(container: RMContainer) -> NMContainerStatus:

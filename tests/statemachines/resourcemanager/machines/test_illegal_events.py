@@ -16,7 +16,7 @@ from statemachines.resourcemanager import ResourceManager
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeStartedEvent
 
 from ...simulation.replays import TIMEOUT_S, app, config, node, workload
 
@@ -50,7 +50,7 @@ class Daemon:
             "RMApp": RMAppEvent(RMAppEventType.START, entity),
             "RMAppAttempt": RMAppAttemptEvent(RMAppAttemptEventType.START, entity),
             "RMContainer": RMContainerEvent(RMContainerEventType.START, entity),
-            "RMNode": RMNodeEvent(RMNodeEventType.RECOMMISSION, entity),
+            "RMNode": RMNodeStartedEvent(entity),
         }
         self.context.post(events[machine])
 
@@ -80,7 +80,7 @@ class Daemon:
 
 @pytest.mark.parametrize(
     ("machine", "event_type"),
-    [("RMApp", "START"), ("RMAppAttempt", "START"), ("RMContainer", "START"), ("RMNode", "RECOMMISSION")],
+    [("RMApp", "START"), ("RMAppAttempt", "START"), ("RMContainer", "START"), ("RMNode", "STARTED")],
 )
 def test_illegal_event_is_journaled_counted_and_logged_and_the_daemon_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, machine: str, event_type: str

@@ -24,16 +24,6 @@ def ended(workshop: Workshop, state: str, event: str, **more: object) -> RMAppAt
 # -- while the master lives -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("app_state", "is_told"), [("ACCEPTED", True), ("KILLING", False), ("FINAL_SAVING", False)])
-def test_launch_is_told_to_an_application_that_takes_it(workshop: Workshop, app_state: str, is_told: bool) -> None:
-    attempt = workshop.attempt("ALLOCATED")
-    workshop._put(attempt.app, app_state)
-
-    send(attempt, "LAUNCHED")
-
-    assert workshop.posted.news() == ["RMApp ATTEMPT_LAUNCHED"] * is_told
-
-
 def test_registration_says_where_the_master_is(workshop: Workshop) -> None:
     attempt = workshop.attempt("LAUNCHED")
 

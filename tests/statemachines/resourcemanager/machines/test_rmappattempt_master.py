@@ -104,7 +104,7 @@ def test_allocated_container_is_the_masters_and_stored(workshop: Workshop) -> No
 
     assert (attempt.master_container, attempt.master_node) == (MASTER, NODE)
     store = workshop.posted.events[-1]
-    assert store.state.master_container == (MASTER, NODE, Resource(2048, 1000))
+    assert store.state.master_container == (MASTER, NODE, Resource(2048, 1000), "node1:8042")
     assert (store.state.state, store.notify) == (None, True)
 
 
@@ -140,7 +140,7 @@ def test_master_that_is_there_is_not_fetched_again(workshop: Workshop) -> None:
 
     send(attempt, "CONTAINER_ALLOCATED")
 
-    assert workshop.clock.pending_timers() == 0
+    assert workshop.clock.pending_timers == 0
 
 
 def test_container_of_a_node_that_is_gone_is_left_to_its_end(workshop: Workshop) -> None:
@@ -149,7 +149,7 @@ def test_container_of_a_node_that_is_gone_is_left_to_its_end(workshop: Workshop)
 
     send(attempt, "CONTAINER_ALLOCATED")
 
-    assert (attempt.master_container, workshop.clock.pending_timers()) == (None, 0)
+    assert (attempt.master_container, workshop.clock.pending_timers) == (None, 0)
 
 
 # -- the blacklist ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
 from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.scheduler import NodeResourceUpdateSchedulerEvent
 from statemachines.simulation.workload import NodeSpec
 
 from ..builders import MASTER, NODE, SPEC, TASK, Workshop, event_for
@@ -55,16 +56,19 @@ def test_new_capacity_of_a_node_that_is_not_in_use_is_kept_with_a_warning(
     assert f"{NODE} is {state}: its new capacity {LARGER} counts once" in caplog.text
 
 
-def test_recommissioned_node_gets_its_capacity_back(workshop: Workshop, node: RMNode) -> None:
-    node.handle(event_for(node, "GRACEFUL_DECOMMISSION", about=60))
-    node.handle(event_for(node, "RESOURCE_UPDATE", about=Resource(0, 0)))
-    assert (node.decommission_timeout_s, node.original_capacity) == (60, SPEC.capacity)
-    workshop.posted.events.clear()
+def test_scheduler_is_told_that_a_node_drains_and_of_its_capacity_then(workshop: Workshop, node: RMNode) -> None:
+    timeouts_s = []
+    for name, about in ("GRACEFUL_DECOMMISSION", 60), ("RESOURCE_UPDATE", LARGER), ("RECOMMISSION", None):
+        node.handle(event_for(node, name, about=about))
+        timeouts_s.append(node.decommission_timeout_s)
 
-    node.handle(event_for(node, "RECOMMISSION"))
-
-    assert (node.capacity, node.original_capacity, node.decommission_timeout_s) == (SPEC.capacity, None, None)
-    assert workshop.posted.events[0].capacity == SPEC.capacity
+    told = [event for event in workshop.posted.events if isinstance(event, NodeResourceUpdateSchedulerEvent)]
+    assert [(event.capacity, event.is_draining) for event in told] == [
+        (SPEC.capacity, True),
+        (LARGER, True),
+        (LARGER, False),
+    ]
+    assert timeouts_s == [60, 60, None]
 
 
 def test_timeout_of_a_decommissioning_can_be_changed(node: RMNode) -> None:

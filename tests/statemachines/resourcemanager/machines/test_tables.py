@@ -33,7 +33,15 @@ class Journal:
         return self
 
     def add_transition(
-        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+        self,
+        machine: str,
+        entity: str,
+        from_state: str,
+        event_type: str,
+        to_state: str,
+        *,
+        valid: bool,
+        data: str | None = None,
     ) -> None:
         self.transitions.append(Written(machine, entity, from_state, event_type, to_state, valid))
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,
@@ -60,6 +61,10 @@ class QueueCluster(Cluster):
 
     def move(self, attempt: str, queue: str) -> None:
         self.in_handler(lambda: self.scheduler.move_application(self.app_of(attempt).id, queue))
+
+    def change_queues(self, *queues: dict[str, Any], **scheduler: Any) -> None:
+        config = SchedulerConfig.model_validate({"kind": "capacity", "queues": queues, **scheduler})
+        self.in_handler(lambda: self.scheduler.change_queues(config))
 
     def usage(self) -> Used:
         """The usage of all queues and of all users of leaves, counted from the live containers."""
@@ -131,6 +136,9 @@ class QueueCluster(Cluster):
                 need = app.master_partition, app.master_amounts
                 assert not (has_room_for_master(leaf, *need) and has_room_for_users_master(leaf, app.user, *need))
                 assert app in activation._pending[app.user, *need]
+
+    def partition_of_node(self, node: SchedulerNode) -> str:
+        return node.partition
 
     def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
         """Each pending ask is held up by a limit or fits on no node, and `why_waiting` gives that reason."""

@@ -58,6 +58,35 @@ def test_queue_stops_at_its_maximum_though_there_is_room() -> None:
     cluster.check()
 
 
+def test_queue_stops_at_its_maximum_of_what_is_left_while_nodes_drain() -> None:
+    """It took everything left: what was free on draining nodes counted as if the other queue could have it."""
+    cluster = halves(a={"maximum_capacity": 50})
+    attempt = cluster.attempt_in("a")
+    held = cluster.get(attempt, *[ONE] * 10)
+    draining = sorted({container.node for container in held} | {f"n{number}:45454" for number in range(6)})[:6]
+    allocated, maxima = [], []
+
+    def look() -> None:
+        allocated.append(len(cluster.scheduler.live_containers(attempt)))
+        maxima.append(cluster.info("root.a").partitions[0].maximum.memory_mb)
+        cluster.check()
+
+    for node in draining:
+        cluster.decommission(node)
+    cluster.ask(attempt, *[ONE] * 100)
+    look()  # 40 are left, and 10 in use on a draining node
+    for container in held[:4]:
+        cluster.finish(container)
+    look()
+    cluster.change_capacity(draining[-1], 20, 20)
+    look()  # the node's own capacity counts once it is recommissioned
+    for node in draining:
+        cluster.recommission(node)
+    look()
+
+    assert (allocated, maxima) == ([25, 23, 23, 55], [25, 23, 23, 55])
+
+
 def test_ask_that_waited_for_its_queue_is_served_on_any_node() -> None:
     cluster = halves(a={"capacity": 20, "maximum_capacity": 20}, b={"capacity": 80})
     attempt = cluster.attempt_in("a")

@@ -10,8 +10,8 @@ from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.events.records import NMContainerStatus
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.records.errors import InvalidRequestError
+from statemachines.resourcemanager.resource_manager import make_scheduler
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
-from statemachines.resourcemanager.scheduler.factory import make_scheduler
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.simulation.workload import NodeSpec
 

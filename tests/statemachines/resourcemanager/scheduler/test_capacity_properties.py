@@ -13,6 +13,7 @@ from statemachines.resourcemanager import Resource, RMContainer
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 
+from ....effort import tries
 from .queue_cluster import QueueCluster
 
 GPU_LABEL = {"capacity": 50}
@@ -150,6 +151,25 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         app = self.cluster.app_of(pick(which, self.attempts)).id
         self.cluster.in_handler(lambda: self.cluster.scheduler.update_priority(app, priority))
 
+    @rule(
+        share=st.sampled_from([20, 50, 80]),
+        most=st.sampled_from([50, 100]),
+        policy=st.sampled_from(["fifo", "fair"]),
+        factor=st.sampled_from([0.5, 1, 9]),
+        has_label=st.booleans(),
+        masters=st.sampled_from([10, 100]),
+    )
+    def change_queues(self, share: int, most: int, policy: str, factor: float, has_label: bool, masters: float) -> None:
+        labels = {"x": {"capacity": 100}} if has_label else {}
+        a: dict[str, Any] = {"name": "a", "capacity": share, "ordering_policy": policy, "user_limit_factor": factor}
+        a |= {"accessible_node_labels": labels, "maximum_am_resource_percent": masters}
+        b = {"name": "b", "capacity": 100 - share, "maximum_capacity": max(100 - share, most), "priority": 1}
+        p = {"name": "p", "capacity": 60, "queues": [b, a], "accessible_node_labels": labels}
+        added = [{"name": f"d{share}", "capacity": 0}]
+        c = {"name": "c", "capacity": 40, "user_limit_factor": factor, "maximum_am_resource_percent": masters}
+        self.is_relabelled = True  # a queue may have more than its new maximum
+        self.cluster.change_queues(c, p, *added)
+
     @rule(which=ANY, host=HOSTS, is_added=st.booleans())
     def change_blacklist(self, which: int, host: str, is_added: bool) -> None:
         attempt, scheduler = pick(which, self.attempts), self.cluster.scheduler
@@ -221,7 +241,7 @@ def pick(which: int, items: list[Any]) -> Any:
     return items[which % len(items)]
 
 
-SETTINGS = settings(max_examples=80, stateful_step_count=50, deadline=None)
+SETTINGS = settings(max_examples=tries(16), stateful_step_count=50, deadline=None)
 AnyCourseOfEvents.TestCase.settings = SETTINGS
 AnyCourseOfHeartbeats.TestCase.settings = SETTINGS
 TestAnyCourseOfEvents = pytest.mark.slow(AnyCourseOfEvents.TestCase)

@@ -18,6 +18,7 @@ from statemachines.resourcemanager.scheduler.core.application import SchedulerAp
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 
+from ....effort import tries
 from .queue_cluster import QueueCluster
 from .test_capacity_properties import ANY, HOSTS, QUEUES, AnyCourseOfEvents, pick
 
@@ -180,7 +181,7 @@ class AnyCourseOfReportsOnHeartbeats(AnyCourseOfReports):
     on_heartbeat = True
 
 
-SETTINGS = settings(max_examples=60, stateful_step_count=50, deadline=None)
+SETTINGS = settings(max_examples=tries(12), stateful_step_count=50, deadline=None)
 AnyCourseOfReports.TestCase.settings = SETTINGS
 AnyCourseOfReportsOnHeartbeats.TestCase.settings = SETTINGS
 TestAnyCourseOfReports = pytest.mark.slow(AnyCourseOfReports.TestCase)

@@ -32,8 +32,10 @@ def test_the_largest_is_known_whatever_happens_to_nodes(changes: list[tuple[int,
             tracker.close(node)
             node.set_capacity(size)
             tracker.open(node)
-        elif what == "drain" and not node.is_draining:
-            tracker.drain(node)
+        elif what == "drain":
+            tracker.close(node)
+            node.is_draining = True
+            tracker.open(node)
 
         capacities = [each.capacity for each in tracker]
         assert tracker.largest() == (

@@ -110,6 +110,21 @@ def test_container_is_killed_once_its_grace_is_over(later_ms: int) -> None:
     assert len(cluster.pull(starved)) == is_over
 
 
+def test_preempted_container_that_its_master_has_not_pulled_is_asked_for_again() -> None:
+    cluster = halves()
+    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
+    cluster.get(rich, *[ONE] * 19)
+    cluster.ask(rich, ONE)
+    cluster.ask(starved, ONE)
+    run_round(cluster)
+
+    run_round(cluster, GRACE_MS)
+
+    assert len(cluster.pull(starved)) == 1
+    assert [attempt for attempt, _ in cluster.scheduler.waiting()] == [rich]
+    assert cluster.pull(rich) == []
+
+
 def test_reservation_is_cancelled_at_once() -> None:
     cluster = halves(on_heartbeat=True)
     rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")

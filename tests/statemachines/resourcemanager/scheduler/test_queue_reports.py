@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.util.figures import counted
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
@@ -155,7 +156,7 @@ def test_leaf_accepts_its_part_of_the_schedulers_applications(system: int, capac
     if most <= 5:
         app = cluster.add_app(queue="a")
         assert cluster.news_names()[-1] == f"APP_REJECTED {app}"
-        assert cluster.news[-1].diagnostics == f"queue root.a already has {most} applications, its maximum"
+        assert cluster.news[-1].diagnostics == f"queue root.a already has {counted(most, 'application')}, its maximum"
 
 
 def test_user_has_a_maximum_of_applications_of_its_own() -> None:

@@ -464,7 +464,7 @@ def test_headroom_is_what_user_and_queue_may_still_get(
     for user in {"ann": 0, **used}:
         use(queue, user, used.get(user, 0), asks=1 if user in (used if len(used) > 1 else {"ann": 0}) else 0)
 
-    assert headroom(queue, "ann", "", ONE, {}) == ([("memory_mb", expected)] if expected else [])
+    assert headroom(queue, "ann", "", ONE) == ([("memory_mb", expected)] if expected else [])
 
 
 def test_headroom_is_at_most_what_the_cluster_has_free() -> None:
@@ -472,13 +472,13 @@ def test_headroom_is_at_most_what_the_cluster_has_free() -> None:
     use(leaf(built, "b"), "bob", 90, 20)
     use(leaf(built, "a"), "ann", 0, asks=1)
 
-    assert headroom(leaf(built, "a"), "ann", "", ONE, {}) == [("memory_mb", 10), ("vcores_milli", 50)]
+    assert headroom(leaf(built, "a"), "ann", "", ONE) == [("memory_mb", 10), ("vcores_milli", 50)]
 
 
 def test_headroom_is_finite_for_a_request_of_a_type_that_no_node_has() -> None:
     built = tree({"name": "a"}, total=Resource(100, 100))
     use(leaf(built, "a"), "ann", 30, asks=1)
 
-    room = headroom(leaf(built, "a"), "ann", "", amounts_of(Resource(1, 0, others=(("fpga", 1),))), {})
+    room = headroom(leaf(built, "a"), "ann", "", amounts_of(Resource(1, 0, others=(("fpga", 1),))))
 
     assert room == [("memory_mb", 70), ("vcores_milli", 100)]

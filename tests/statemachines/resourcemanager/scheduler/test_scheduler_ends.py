@@ -42,6 +42,31 @@ def test_removed_attempt_loses_its_containers_and_its_asks(cluster: Cluster) -> 
     cluster.check()
 
 
+def test_ask_whose_container_is_lost_before_its_master_pulls_it_gets_another_one(cluster: Cluster) -> None:
+    """It was forgotten: a master counts what it has pulled, and waited forever."""
+    node, attempt = cluster.add_node("n1"), cluster.new_attempt()
+    (master,) = cluster.get(attempt, SMALL)
+    cluster.ask(attempt, HALF)
+
+    cluster.lose_node(node)
+    cluster.add_node("n2")
+
+    assert master.state.name == "KILLED"
+    assert [container.request.resource for container in cluster.pull(attempt)] == [HALF]
+    assert cluster.scheduler.waiting() == []
+    cluster.check()
+
+
+def test_attempt_fails_whose_master_is_lost_before_it_is_launched_and_asks_for_no_other_one(cluster: Cluster) -> None:
+    node, attempt = cluster.add_node("n1"), cluster.new_attempt()
+    cluster.ask(attempt, SMALL)
+
+    cluster.lose_node(node)
+
+    assert cluster.scheduler.waiting() == []
+    assert "CONTAINER_FINISHED" in [event.type.name for event in cluster.news]
+
+
 @pytest.mark.parametrize("way", ["lost", "unhealthy"])
 def test_node_that_goes_takes_its_containers_with_it(cluster: Cluster, way: str) -> None:
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()

@@ -17,6 +17,7 @@ from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.simulation.workload import NodeSpec
 
+from ....effort import tries
 from ..cluster import Cluster
 from .reserving import Reserving
 
@@ -278,7 +279,8 @@ def pick(which: int, items: list[Any]) -> Any:
     return items[which % len(items)]
 
 
-AnyCourseOfEvents.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+SETTINGS = settings(max_examples=tries(20), stateful_step_count=50, deadline=None)
+AnyCourseOfEvents.TestCase.settings = SETTINGS
+AnyCourseOfEventsOnHeartbeats.TestCase.settings = SETTINGS
 TestAnyCourseOfEvents = pytest.mark.slow(AnyCourseOfEvents.TestCase)
-AnyCourseOfEventsOnHeartbeats.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestAnyCourseOfEventsOnHeartbeats = pytest.mark.slow(AnyCourseOfEventsOnHeartbeats.TestCase)

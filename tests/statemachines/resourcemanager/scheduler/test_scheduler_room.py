@@ -14,6 +14,8 @@ from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, 
 from statemachines.resourcemanager.scheduler.core.node_tracker import NodeSearch
 from statemachines.simulation.workload import NodeSpec
 
+from ....effort import tries
+
 ANYWHERE: frozenset[str] = frozenset()
 
 
@@ -159,7 +161,7 @@ STEPS = st.tuples(st.sampled_from(["find", "find", "give back", "add", "remove"]
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(75), deadline=None)
 @given(st.integers(1, 80), st.lists(STEPS, max_size=120))
 def test_search_finds_a_node_whenever_one_that_looks_at_all_would(count: int, steps: list[tuple[str, int]]) -> None:
     nodes = [node(number) for number in range(count)]
@@ -202,7 +204,7 @@ NEEDS = st.builds(
 
 
 @pytest.mark.long
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=tries(125), deadline=None)
 @given(
     NEEDS, NEEDS, st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(0, 1000), max_size=2)
 )

@@ -11,7 +11,7 @@ from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
-from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, NodeLooks, why_unplaced
+from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, KnownCauses, NodeLooks, why_unplaced
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 from statemachines.simulation.workload import NodeSpec
@@ -26,6 +26,7 @@ BIG = Resource(16_384, 2_000)
 def only(cluster: Cluster, attempt: str) -> WaitingAsk:
     (ask,) = cluster.scheduler.waiting_asks(attempt)
     assert isinstance(ask, WaitingAsk)
+    assert cluster.scheduler.wait_cause(attempt, KnownCauses()) is ask.reason.cause
     return ask
 
 
@@ -172,6 +173,31 @@ def test_host_that_it_requires_is_missing_or_blacklisted(cluster: Cluster) -> No
     assert is_served(cluster, attempt)
 
 
+def test_nodes_with_room_are_blacklisted(cluster: Cluster) -> None:
+    """It was said that no node had room, though the blacklisted ones were empty."""
+    cluster.add_node("n1", 20_000, 9_000)
+    cluster.add_node("n2", 20_000, 9_000)
+    cluster.add_node("n3", 8_192, 9_000)
+    attempt = cluster.new_attempt()
+    cluster.blacklist(attempt, ("n2",))
+    (holder,) = cluster.get(attempt, BIG)
+    cluster.ask(attempt, BIG)
+
+    full = only(cluster, attempt)
+    cluster.blacklist(attempt, ("n1",))
+    small = only(cluster, attempt)
+
+    assert (full.reason.cause, small.reason.cause) == (WaitCause.NO_ROOM, WaitCause.NEVER_FITS)
+    assert full.sentence == (
+        "no node that it hasn't blacklisted has 16,384 MB free; the closest, n1:45454, has 3,616 MB"
+    )
+    assert small.sentence == (
+        "no node that it hasn't blacklisted could ever take it: it needs 16,384 MB, and the largest, n3:45454, "
+        "has 8,192 MB in all"
+    )
+    assert holder.node == "n1:45454"
+
+
 def test_all_hosts_are_blacklisted(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
@@ -233,6 +259,8 @@ def test_locality_delay(beating: Cluster) -> None:
 def test_node_is_reserved_for_it_and_for_another() -> None:
     cluster = QueueCluster({"name": "a"}, maximum_am_resource_percent=100, on_heartbeat=True)
     node, draining = cluster.add_node("n1"), cluster.add_node("n2", 20, 20)
+    cluster.add_node("n3", 10, 0)  # what the queue may use leaves room for the reservation, and no node has it
+    cluster.add_node("n4", 0, 10)
     holder = cluster.attempt_in("a")
     cluster.ask(holder, Resource(6, 6), cluster.request(ONE, host="n2", relax_locality=False))
     for each in (node, draining):
@@ -462,8 +490,31 @@ def test_reason_that_depends_on_the_preferred_node_is_not_that_of_other_asks(bea
     looks = NodeLooks()
 
     causes = [cluster.scheduler.waiting_asks(attempt, looks)[0].reason.cause for attempt in (anywhere, elsewhere)]
+    known = KnownCauses()
+    alone = [cluster.scheduler.wait_cause(attempt, known) for attempt in (anywhere, elsewhere)]
 
-    assert causes == [WaitCause.HEARTBEAT, WaitCause.LOCALITY]
+    assert causes == alone == [WaitCause.HEARTBEAT, WaitCause.LOCALITY]
+
+
+def test_a_cause_that_many_share_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask for thousands of reports took a quarter of a second of the handler thread."""
+    cluster = halves(maximum_am_resource_percent=10)
+    attempts = [cluster.attempt_in("research", user, am_resource=Resource(6_144, 1_000)) for user in ("ann", "bob") * 9]
+    for attempt in attempts:
+        cluster.ask(attempt, Resource(90_000, 1_000))
+    expected = [only(cluster, attempt).reason.cause for attempt in attempts]
+    asked: list[str] = []
+    policy = cluster.scheduler._policy
+    why_held_up = policy.why_held_up
+    monkeypatch.setattr(
+        policy, "why_held_up", lambda at, *more, **named: asked.append(at.id) or why_held_up(at, *more, **named)
+    )
+    known = KnownCauses()
+
+    causes = [cluster.scheduler.wait_cause(attempt, known) for attempt in attempts]
+
+    assert causes == expected == [WaitCause.QUEUE_LIMIT, *[WaitCause.AM_LIMIT] * 17]
+    assert asked == [attempts[0], attempts[1], attempts[2]]
 
 
 def test_looks_for_asks_that_prefer_a_node_are_counted(beating: Cluster) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeNotFoundError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
 from ..builders import NODE, SPEC, Workshop, send
+
+STORES_LISTS = "RMStateStore STORE_HOST_LISTS"
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def test_nodes_are_decommissioned(workshop: Workshop, admin: AdminService, lists
 
     admin.refresh_nodes(["node1"])
 
-    assert (workshop.posted.news(), lists.excluded) == (["RMNode DECOMMISSION"], {"node1"})
+    assert (workshop.posted.news(), lists.excluded) == (["RMNode DECOMMISSION", STORES_LISTS], {"node1"})
 
 
 @pytest.mark.parametrize(("given_s", "timeout_s"), [(60, 60), (None, 3600)])
@@ -42,8 +45,8 @@ def test_graceful_decommissioning_has_the_given_or_the_configured_timeout(
 
     admin.refresh_nodes(["node1"], graceful=True, timeout_s=given_s)
 
-    (emptied,) = workshop.posted.events
-    assert (workshop.posted.news(), emptied.about) == (["RMNode GRACEFUL_DECOMMISSION"], timeout_s)
+    emptied, _ = workshop.posted.events
+    assert (workshop.posted.news(), emptied.about) == (["RMNode GRACEFUL_DECOMMISSION", STORES_LISTS], timeout_s)
 
 
 def test_only_included_hosts_have_nodes(workshop: Workshop, admin: AdminService, lists: NodesListManager) -> None:
@@ -51,7 +54,7 @@ def test_only_included_hosts_have_nodes(workshop: Workshop, admin: AdminService,
 
     admin.refresh_nodes(include=["node2"])
 
-    assert (workshop.posted.news(), lists.included) == (["RMNode SHUTDOWN"], {"node2"})
+    assert (workshop.posted.news(), lists.included) == (["RMNode SHUTDOWN", STORES_LISTS], {"node2"})
 
 
 def test_included_hosts_stay_as_they_were(admin: AdminService, lists: NodesListManager) -> None:
@@ -70,7 +73,7 @@ def test_recommissioned_host_may_have_nodes_again(
 
     admin.recommission(["node1"])
 
-    assert (workshop.posted.news(), lists.excluded) == (["RMNode RECOMMISSION"], set())
+    assert (workshop.posted.news(), lists.excluded) == (["RMNode RECOMMISSION", STORES_LISTS], set())
 
 
 def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) -> None:
@@ -78,12 +81,9 @@ def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) 
 
     admin.update_node_resource(NODE, Resource(1, 2))
 
-    (update,) = workshop.posted.events
-    assert (workshop.posted.news(), update.entity, update.about) == (
-        ["RMNode RESOURCE_UPDATE"],
-        NODE,
-        Resource(1, 2),
-    )
+    update, write = workshop.posted.events
+    assert workshop.posted.news() == ["RMNode RESOURCE_UPDATE", "RMStateStore STORE_NODE_CAPACITY"]
+    assert (update.entity, update.about, write.state.capacity) == (NODE, Resource(1, 2), Resource(1, 2))
 
 
 @pytest.mark.parametrize("capacity", [Resource(-1, 1), Resource(1, 2**63), Resource(1, 1, others=(("fpga", -1),))])
@@ -104,7 +104,7 @@ def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -
 
     update, write = workshop.posted.events
     assert workshop.posted.news() == ["Scheduler NODE_LABELS_UPDATE", "RMStateStore STORE_NODE_LABEL"]
-    assert (update.entity, update.partition, write.entity, write.state) == (NODE, "gpu", NODE, "gpu")
+    assert (update.entity, update.partition, write.entity, write.state.label) == (NODE, "gpu", NODE, "gpu")
     assert (node.spec.partition, node.spec.capacity) == ("gpu", SPEC.capacity)
 
 
@@ -133,20 +133,39 @@ def test_label_given_by_an_administrator_outlasts_the_node(
     assert back.spec == replace(SPEC, partition=partition)
 
 
+def test_capacity_given_by_an_administrator_outlasts_the_node_and_its_decommissioning(
+    workshop: Workshop, admin: AdminService
+) -> None:
+    node = workshop.node("RUNNING")
+    send(node, "GRACEFUL_DECOMMISSION")
+    admin.update_node_resource(NODE, Resource(1, 2))
+    node.handle(next(event for event in workshop.posted.events if event.type is RMNodeEventType.RESOURCE_UPDATE))
+
+    send(node, "RECOMMISSION")
+    recommissioned = node.capacity
+    send(node, "EXPIRE")
+    back = RMNode(workshop.context, SPEC)
+
+    assert (recommissioned, back.capacity) == (Resource(1, 2), Resource(1, 2))
+
+
 @pytest.mark.parametrize(
     ("running_apps", "http_port"),
     [(("application_0_0001",), 8042), ((), 8042), ((), 9042)],
     ids=["reconnects", "restarts", "restarts elsewhere"],
 )
-def test_label_given_by_an_administrator_holds_when_the_node_registers_again(
+def test_settings_by_an_administrator_hold_when_the_node_registers_again(
     workshop: Workshop, admin: AdminService, running_apps: tuple[str, ...], http_port: int
 ) -> None:
     node = workshop.node("RUNNING")
     admin.replace_labels_on_node(NODE, "gpu")
+    admin.update_node_resource(NODE, Resource(1, 2))
 
     send(node, "RECONNECTED", spec=replace(SPEC, http_port=http_port), running_apps=running_apps)
 
-    assert workshop.context.nodes[NODE].spec == replace(SPEC, partition="gpu", http_port=http_port)
+    node = workshop.context.nodes[NODE]
+    assert node.spec == replace(SPEC, partition="gpu", http_port=http_port)
+    assert node.capacity == Resource(1, 2)
 
 
 @pytest.mark.parametrize(

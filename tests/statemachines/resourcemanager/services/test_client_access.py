@@ -166,7 +166,7 @@ def test_queue_that_cannot_take_an_application_refuses_a_caller_at_once(desk: De
 
 def test_repeated_submission_is_answered_though_its_queue_is_full_now(desk: Desk, clients: ClientRMService) -> None:
     app_id = clients.submit_application(SUBMISSION, caller=OWNER)
-    desk.desk_scheduler.why_refused = "queue root.a already has 1 applications, its maximum"
+    desk.desk_scheduler.why_refused = "queue root.a already has 1 application, its maximum"
 
     assert clients.submit_application(SUBMISSION._replace(application_id=app_id), caller=OWNER) == app_id
 
@@ -259,7 +259,7 @@ def test_refusals_of_a_running_resource_manager_leave_no_trace() -> None:
         (SUBMISSION._replace(queue="nowhere"), OWNER, InvalidRequestError, "queue nowhere does not exist; queues that"),
         (SUBMISSION._replace(queue="root"), OWNER, InvalidRequestError, "queue root is a parent queue"),
         (SUBMISSION._replace(queue="closed"), OWNER, InvalidRequestError, "queue root.closed is stopped"),
-        (SUBMISSION._replace(queue="open"), OWNER, InvalidRequestError, "queue root.open already has 1 applications"),
+        (SUBMISSION._replace(queue="open"), OWNER, InvalidRequestError, "queue root.open already has 1 application"),
         (SUBMISSION._replace(queue="open", node_label="gpu"), OWNER, InvalidRequestError, "queue root.open"),
     ]
     with ResourceManager(config) as manager:

@@ -374,8 +374,8 @@ def test_attempt_report_says_what_there_is(desk: Desk, clients: ClientRMService)
     attempt.host, attempt.rpc_port, attempt.tracking_url = "node1", 8030, "http://node1"
     attempt.exit_status, attempt.finish_ms, attempt.blacklist = 1, 9, {"node2", "node1"}
     attempt.diagnostics += ["one", "two"]
+    attempt.master_http_address = "node1:8042"
     desk.desk_scheduler.uses[attempt.entity] = ApplicationUse(blacklist=frozenset({"node9"}))
-    desk.node("RUNNING")
 
     report = clients.get_application_attempt_report(attempt.entity)
 

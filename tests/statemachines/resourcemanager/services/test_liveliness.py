@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor, LivelinessMonitor
 
+from ....effort import tries
+
 INTERVAL_MS = 10
 IDS = st.sampled_from(["a", "b", "c", "d"])
 
@@ -214,7 +216,7 @@ class MonitorsAgainstModel(RuleBasedStateMachine):
 
 
 TestMonitorsAgainstModel = MonitorsAgainstModel.TestCase
-TestMonitorsAgainstModel.settings = settings(max_examples=50, deadline=None)
+TestMonitorsAgainstModel.settings = settings(max_examples=tries(25), deadline=None)
 
 
 @given(ids=st.lists(IDS, max_size=50), moves_ms=st.integers(1, 5))

@@ -17,6 +17,9 @@ from ..builders import Workshop, event_for
         ("UNHEALTHY", "STATUS_UPDATE", True),
         ("NEW", "STARTED", True),
         ("NEW", "CLEANUP_CONTAINER", False),
+        ("NEW", "EXPIRE", False),
+        ("NEW", "DECOMMISSION", False),
+        ("NEW", "RESOURCE_UPDATE", False),
         ("LOST", "RESOURCE_UPDATE", True),
         ("LOST", "FINISHED_CONTAINERS_PULLED_BY_AM", True),
         ("LOST", "CLEANUP_CONTAINER", False),
@@ -28,7 +31,11 @@ from ..builders import Workshop, event_for
 def test_event_reaches_its_node_if_there_is_something_to_do(
     workshop: Workshop, state: str, event: str, is_handled: bool
 ) -> None:
-    """YARN has no rows for clean-ups on a node that has left, and logs an error for each."""
+    """YARN has no rows for clean-ups on a node that has left, and logs an error for each.
+
+    An event for its predecessor took a node that had just registered out of service, though it was well, and sent it
+    away; if it registered once more, it was started twice, which was an invalid transition.
+    """
     node = workshop.node(state)
 
     NodeEventDispatcher(workshop.context).handle(event_for(node, event))
@@ -40,7 +47,7 @@ def test_event_reaches_its_node_if_there_is_something_to_do(
 def test_event_of_an_active_node_that_its_state_does_not_take_is_counted(workshop: Workshop) -> None:
     node = workshop.node("DECOMMISSIONING")
 
-    NodeEventDispatcher(workshop.context).handle(event_for(node, "UPDATE_CONTAINER"))
+    NodeEventDispatcher(workshop.context).handle(event_for(node, "STARTED"))
 
     assert workshop.recorder.machines["RMNode"].invalid == 1
 

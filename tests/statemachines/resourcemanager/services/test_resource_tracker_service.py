@@ -10,6 +10,7 @@ from statemachines.resourcemanager import Resource, RMNode
 from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
 from statemachines.resourcemanager.events.rmnode import RMNodeReconnectEvent, RMNodeStartedEvent, RMNodeStatusEvent
 from statemachines.resourcemanager.records.errors import NodeRefusedError
+from statemachines.resourcemanager.records.stored_state import HostDrain, HostLists
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import (
     HeartbeatResponse,
@@ -100,6 +101,52 @@ def test_node_that_is_being_emptied_may_reconnect(
     tracker.register_node(SPEC, running_apps=[APP])
 
     assert workshop.posted.news() == ["RMNode GRACEFUL_DECOMMISSION", "RMNode RECONNECTED"]
+
+
+@pytest.mark.parametrize("passed_s", [0, 59])
+def test_node_that_was_being_emptied_before_a_restart_is_emptied_in_the_rest_of_its_time(
+    workshop: Workshop, tracker: ResourceTrackerService, lists: NodesListManager, passed_s: int
+) -> None:
+    lists.restore(excluded_gracefully(workshop))
+    workshop.clock.advance(passed_s * 1000)
+
+    tracker.register_node(SPEC, [RUNS], [APP])
+    goes_on = workshop.posted.news()
+    workshop.node("DECOMMISSIONING")
+    workshop.clock.advance((60 - passed_s) * 1000)
+    for monitor in lists.monitors:
+        monitor.expire_due()
+
+    assert goes_on == ["RMNode STARTED", "RMNode GRACEFUL_DECOMMISSION"]
+    assert workshop.posted.news() == ["RMNode DECOMMISSION"]
+
+
+@pytest.mark.parametrize(("passed_s", "apps"), [(0, []), (60, [APP])], ids=["nothing to wait for", "time is over"])
+def test_node_whose_emptying_ended_during_a_restart_is_refused(
+    workshop: Workshop, tracker: ResourceTrackerService, lists: NodesListManager, passed_s: int, apps: list[str]
+) -> None:
+    lists.restore(excluded_gracefully(workshop))
+    workshop.clock.advance(passed_s * 1000)
+
+    with pytest.raises(NodeRefusedError):
+        tracker.register_node(SPEC, running_apps=apps)
+
+    assert [*workshop.context.inactive_nodes] == ["node1:-1"]
+
+
+def test_node_that_was_given_up_while_it_was_emptied_is_refused(
+    workshop: Workshop, tracker: ResourceTrackerService, lists: NodesListManager
+) -> None:
+    workshop.node("LOST")
+    lists.exclude(["node1"], graceful=True)
+
+    with pytest.raises(NodeRefusedError):
+        tracker.register_node(SPEC, [RUNS], [APP])
+
+
+def excluded_gracefully(workshop: Workshop) -> HostLists:
+    """node1, for 60 seconds, which begin now."""
+    return HostLists(excluded=("node1",), drains={"node1": HostDrain(workshop.context.now_ms(), 60)})
 
 
 def test_unregistering_node_is_shut_down(workshop: Workshop, tracker: ResourceTrackerService) -> None:

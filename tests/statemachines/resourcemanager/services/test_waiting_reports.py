@@ -63,7 +63,7 @@ def test_stopped_queue_is_named_until_the_scheduler_refuses(desk: Desk, clients:
 def test_queue_that_the_application_fills_itself_is_no_reason(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("SUBMITTED")
     desk.scheduler.queue = "root.a"
-    desk.desk_scheduler.why_refused = "queue root.a already has 1 applications, its maximum"
+    desk.desk_scheduler.why_refused = "queue root.a already has 1 application, its maximum"
 
     assert sentence(clients, app) == "the scheduler has not taken it yet"
 

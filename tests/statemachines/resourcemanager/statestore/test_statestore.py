@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
-from statemachines.resourcemanager.records.stored_state import RecoveredApplication, RMState
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.stored_state import (
+    HostDrain,
+    HostLists,
+    NodeCapacity,
+    NodeLabel,
+    Origin,
+    QueueChange,
+    QueueChangeList,
+    RecoveredApplication,
+    RMState,
+)
 
 from ..stores import (
     Owner,
@@ -32,6 +43,7 @@ from ..stores import (
 )
 
 KINDS = ["memory", "sqlite"]
+ANN = Origin(5, "ann")
 
 
 @pytest.fixture(params=KINDS)
@@ -57,13 +69,46 @@ def found(stores: Stores) -> RMState:
 
 
 def test_last_label_of_each_node_is_kept(stores: Stores) -> None:
-    labels = [("n1:1", "gpu"), ("n2:1", "gpu"), ("n1:1", ""), ("n\u00f6:1", "\u00fc")]
+    labels = [("n1:1", "gpu"), ("n2:1", "gpu"), ("n1:1", ""), ("n\u00f6:1", "\u00fc"), ("n3:1", "gpu"), ("n3:1", None)]
 
     state = written(
-        stores, *[RMStateStoreEvent(RMStateStoreEventType.STORE_NODE_LABEL, *label, notify=False) for label in labels]
+        stores,
+        *[
+            RMStateStoreEvent(RMStateStoreEventType.REMOVE_NODE_LABEL, node, notify=False)
+            if label is None
+            else RMStateStoreEvent(RMStateStoreEventType.STORE_NODE_LABEL, node, NodeLabel(label, ANN), notify=False)
+            for node, label in labels
+        ],
     )
 
-    assert state.node_labels == dict(labels)
+    assert state.node_labels == {node: NodeLabel(label, ANN) for node, label in labels[1:-2]}
+
+
+def test_last_capacity_of_each_node_and_the_last_changes_of_hosts_and_queues_are_kept(stores: Stores) -> None:
+    small, large = Resource(1, 2), Resource(3, 4, gpus=5, others=(("fpga", 6),))
+    drains = {"n1": HostDrain(7, 8), "n2": HostDrain(9, None)}
+    lists = HostLists(("n1", "n\u00f6"), ("n1", "n2", "n3"), drains, {"n3": ANN}, ANN)
+    changes = [QueueChange("root.a", "capacity", 12.5, ANN), QueueChange("root.b", "queue", "removed", ANN)]
+    changes += [QueueChange("root", "maximum_applications", 7, ANN), QueueChange("root.a", "x", True, Origin(1, ""))]
+    writes = [("NODE_CAPACITY", node, NodeCapacity(size, ANN)) for node, size in (("n1:1", small), ("n2:1", small))]
+    writes += [("NODE_CAPACITY", "n1:1", NodeCapacity(large)), ("NODE_CAPACITY", "n3:1", NodeCapacity(small, ANN))]
+
+    state = written(
+        stores,
+        *[RMStateStoreEvent(RMStateStoreEventType[f"STORE_{kind}"], *of, notify=False) for kind, *of in writes],
+        RMStateStoreEvent(RMStateStoreEventType.REMOVE_NODE_CAPACITY, "n3:1", notify=False),
+        *[
+            RMStateStoreEvent(RMStateStoreEventType.STORE_QUEUE_CHANGES, "queues", QueueChangeList(each), notify=False)
+            for each in (tuple(changes[:1]), tuple(changes))
+        ],
+        *[
+            RMStateStoreEvent(RMStateStoreEventType.STORE_HOST_LISTS, "hosts", each, notify=False)
+            for each in (HostLists(excluded=("n4",)), lists)
+        ],
+    )
+
+    assert state.node_capacities == {"n1:1": NodeCapacity(large), "n2:1": NodeCapacity(small, ANN)}
+    assert (state.host_lists, state.queue_changes) == (lists, QueueChangeList(tuple(changes)))
 
 
 def test_write_is_confirmed_once_it_is_kept(stores: Stores, tmp_path: Path) -> None:

@@ -86,12 +86,34 @@ def test_a_store_without_its_one_row_of_numbers_is_refused(path: Path, statement
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("INSERT INTO node_labels VALUES ('n1:1', x'00ff')", "the label of node 'n1:1' is b'\\x00\\xff', not a text"),
-        ("INSERT INTO node_labels VALUES (x'00', 'gpu')", "the label of node b'\\x00' is 'gpu', not a text"),
+        (
+            "INSERT INTO node_labels VALUES ('n1:1', x'00ff', NULL)",
+            "the label of node 'n1:1' is b'\\x00\\xff', not a text",
+        ),
+        ("INSERT INTO node_labels VALUES (x'00', 'gpu', NULL)", "the label of node b'\\x00' is 'gpu', not a text"),
         ("DROP TABLE node_labels", "its table node_labels is missing"),
+        ("DROP TABLE queue_changes", "its table queue_changes is missing"),
+        (
+            "INSERT INTO queue_changes VALUES (0, '{\"changes\": [{}]}')",
+            "the record of queue_changes is not valid at changes.0.queue: Field required",
+        ),
+        (
+            "INSERT INTO node_labels VALUES ('n1:1', 'gpu', '{}')",
+            "the record of n1:1 is not valid at at_ms: Field required",
+        ),
+        ("DROP TABLE node_capacities", "its table node_capacities is missing"),
+        ("DROP TABLE host_lists", "its table host_lists is missing"),
+        (
+            """INSERT INTO node_capacities VALUES ('n1:1', '{"memory_mb": -1, "vcores_milli": 1}', NULL)""",
+            "no node can have the capacity of 'n1:1', <memory:-1 MB, vCores:0.001>",
+        ),
+        (
+            """INSERT INTO host_lists VALUES (0, '{"excluded": 7}')""",
+            "the record of host_lists is not valid at excluded: Input should be a valid array",
+        ),
     ],
 )
-def test_damaged_labels_are_refused(path: Path, statement: str, problem: str) -> None:
+def test_damaged_settings_of_nodes_are_refused(path: Path, statement: str, problem: str) -> None:
     change(path, statement)
 
     assert str(refusal(path)).startswith(f"damaged: {problem}. Restore it from a backup, or ")
@@ -177,7 +199,7 @@ def test_an_empty_file_beside_a_log_with_writes_is_refused(path: Path) -> None:
     crashed = path.parent.parent / f"{path.parent.name} crashed" / path.name
     crashed.write_bytes(b"")
 
-    assert str(refusal(crashed)).startswith(f"damaged: it is empty, but {path.name}-wal beside it is not")
+    assert str(refusal(crashed)).startswith(f"damaged: it is empty, but {path.name}-wal next to it is not")
 
 
 @pytest.mark.parametrize("pages", [0, 3])
@@ -188,7 +210,7 @@ def test_an_empty_file_beside_a_journal_is_refused_if_it_had_pages(path: Path, p
     journal.write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(8) + pages.to_bytes(4) + bytes(492))
 
     if pages:
-        assert str(refusal(path)).startswith(f"damaged: it is empty, but {journal.name} beside it is not")
+        assert str(refusal(path)).startswith(f"damaged: it is empty, but {journal.name} next to it is not")
     else:
         database = StateDatabase(path)
         assert database.get_and_increment_epoch() == 0

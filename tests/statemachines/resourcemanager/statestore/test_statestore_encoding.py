@@ -22,6 +22,8 @@ from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
     ApplicationStateData,
     MasterContainerData,
+    PreemptedData,
+    UsageData,
     decode,
     encode,
 )
@@ -76,10 +78,11 @@ APPLICATIONS = st.builds(
     st.none() | NUMBERS,
     st.none() | NUMBERS,
 )
+USAGES = st.builds(UsageData, NUMBERS, NUMBERS, NUMBERS)
 ATTEMPTS = st.builds(
     ApplicationAttemptStateData,
     TEXTS,
-    st.none() | st.builds(MasterContainerData, TEXTS, TEXTS, RESOURCES),
+    st.none() | st.builds(MasterContainerData, TEXTS, TEXTS, RESOURCES, TEXTS),
     NUMBERS,
     st.sampled_from([None, "FINISHED", "FAILED", "KILLED"]),
     st.none() | TEXTS,
@@ -87,6 +90,12 @@ ATTEMPTS = st.builds(
     TEXTS,
     TEXTS,
     st.none() | NUMBERS,
+    USAGES,
+    st.builds(PreemptedData, NUMBERS, NUMBERS, NUMBERS, NUMBERS, USAGES),
+    st.floats(0, 1),
+    TEXTS,
+    NUMBERS,
+    st.lists(TEXTS, max_size=3).map(tuple),
 )
 
 

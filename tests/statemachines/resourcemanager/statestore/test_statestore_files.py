@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
+from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
+from statemachines.resourcemanager.records.stored_state import NodeCapacity, NodeLabel, Origin
+from statemachines.resourcemanager.statestore.database import VERSION
 from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
 from statemachines.resourcemanager.statestore.store import StateStoreError, StateStoreVersionError
 
@@ -57,9 +60,9 @@ def test_file_of_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
     error = refusal(path)
 
     assert isinstance(error, StateStoreVersionError)
-    assert (error.path, error.found, error.supported) == (path, 7, 2)
+    assert (error.path, error.found, error.supported) == (path, 7, VERSION)
     assert "version 7" in str(error)
-    assert "up to 2" in str(error)
+    assert f"up to {VERSION}" in str(error)
     assert path.read_bytes() == before
 
 
@@ -102,7 +105,29 @@ def test_file_of_the_version_before_opens_with_all_that_is_in_it(tmp_path: Path)
     )
     assert applications_in(path) == [app_id(1), app_id(2), app_id(3)]
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT version FROM meta").fetchall() == [(2,)]
+        assert connection.execute("SELECT version FROM meta").fetchall() == [(VERSION,)]
+
+
+def test_file_with_labels_alone_opens_and_takes_the_other_changes_of_nodes(path: Path) -> None:
+    change(path, "INSERT INTO node_labels VALUES ('n1:1', 'gpu', NULL)")
+    for statement in (
+        "ALTER TABLE node_labels DROP COLUMN origin",
+        "DROP TABLE node_capacities",
+        "DROP TABLE host_lists",
+        "DROP TABLE queue_changes",
+        "UPDATE meta SET version = 2",
+    ):
+        change(path, statement)
+    capacity = NodeCapacity(Resource(1, 2), Origin(3, "ann"))
+    write = RMStateStoreEvent(RMStateStoreEventType.STORE_NODE_CAPACITY, "n1:1", capacity, notify=False)
+    with sqlite_store(path) as store:
+        store.handle(write)
+
+    with sqlite_store(path) as store:
+        state = store.load_state()
+
+    assert (state.node_labels, state.node_capacities) == ({"n1:1": NodeLabel("gpu")}, {"n1:1": capacity})
+    assert [*state.applications] == [app_id(1)]
 
 
 def test_file_that_is_not_a_database_is_rejected_and_left_unchanged(tmp_path: Path) -> None:
@@ -175,6 +200,7 @@ def test_store_in_use_is_refused_to_another_of_this_process(path: Path) -> None:
 _HOLD = """
 import sys
 from pathlib import Path
+from statemachines.resourcemanager.statestore.database import VERSION
 from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
 SqliteRMStateStore(Path(sys.argv[1])).init()
 print("open", flush=True)
@@ -203,6 +229,6 @@ def test_refused_file_is_closed(path: Path) -> None:
     change(path, "UPDATE meta SET version = 7")
     refusal(path)
 
-    change(path, "UPDATE meta SET version = 2")
+    change(path, "UPDATE meta SET version = ?", VERSION)
 
     assert applications_in(path) == [app_id(1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ from hypothesis import strategies as st
 from dispatcher import ServiceState
 from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from statemachines.resourcemanager.events.services import RMStateStoreEventType as E
-from statemachines.resourcemanager.statestore.database import StateDatabase
+from statemachines.resourcemanager.statestore import sqlite
+from statemachines.resourcemanager.statestore.database import StateDatabase, Write
 from statemachines.resourcemanager.statestore.store import RMStateStoreState
 
-from ....dispatcher.waiting import no_thread_is_left
+from ....dispatcher.waiting import no_thread_is_left, until
 from ..stores import (
     TIMEOUT_S,
     Owner,
     app_id,
     applications_in,
     attempt_id,
+    change,
     copy_of,
     refuse,
     sqlite_store,
@@ -166,6 +169,60 @@ def test_new_application_that_cannot_be_stored_is_refused_and_takes_no_other_wit
     assert (other.type.name, other.entity) == ("APP_NEW_SAVED", app_id(3))
     assert state is RMStateStoreState.ACTIVE
     assert applications_in(path) == [app_id(0), app_id(1), app_id(3)]
+
+
+def test_store_is_failing_from_a_failed_write_until_it_can_be_written_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource manager that nobody uses while it is not ready would otherwise never be ready again."""
+    monkeypatch.setattr(sqlite, "_CHECK_EVERY_S", 0.0)
+    refuse(path, app_id(1))
+    change(
+        path,
+        "CREATE TRIGGER refuse_all BEFORE UPDATE ON meta WHEN (SELECT count(*) FROM applications) = 0"
+        " BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END",
+    )
+    owner = Owner()
+    with sqlite_store(path, owner) as store:
+        before = store.is_failing()
+        store.handle(store_app(1))
+        owner.next()
+        checks = [store.is_failing() for _ in range(3)]
+        store.dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)  # behind the checks
+        during = store.unready_reason()
+        store.handle(store_app(2))
+        owner.next()
+        until(lambda: not store.is_failing())
+
+        assert (before, checks, during) == (False, [True] * 3, "store")
+        assert (store.failures, store.unready_reason()) == (1, None)
+
+
+def test_a_slow_commit_is_a_warning_while_it_runs_and_for_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, entered, leave, write = [100.0], threading.Event(), threading.Event(), StateDatabase.write
+
+    def slow(database: StateDatabase, writes: Sequence[Write]) -> dict[int, Exception]:
+        entered.set()
+        assert leave.wait(TIMEOUT_S)
+        return write(database, writes)
+
+    monkeypatch.setattr(StateDatabase, "write", slow)
+    owner = Owner()
+    with sqlite_store(path, owner, clock_s=lambda: now_s[0]) as store:
+        store.handle(store_app(1))
+        assert entered.wait(TIMEOUT_S)
+        warnings = [store.warning()]
+        for passed_s in (0.9, 0.6):
+            now_s[0] += passed_s
+            warnings.append(store.warning())
+        leave.set()
+        owner.next()
+        for passed_s in (9.0, 1.0):
+            now_s[0] += passed_s
+            warnings.append(store.warning())
+
+    told = ("store_slow", "a commit takes 1.5 s")
+    assert warnings == [None, None, told, told, None]
 
 
 def test_any_other_write_that_fails_ends_the_resource_manager_and_fences_the_store(path: Path) -> None:

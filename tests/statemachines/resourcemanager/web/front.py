@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from statemachines.resourcemanager.web import RMDoor
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload
 
+from ....dispatcher.waiting import until
 from ...simulation.replays import TIMEOUT_S
 
 BASE = "/ws/v1/cluster"
@@ -149,12 +149,6 @@ def _running(door: RMDoor) -> int:
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, f"not in {TIMEOUT_S} s: {what}"
 
 
 def message(answer: httpx.Response) -> str:

@@ -82,6 +82,7 @@ class Known(NamedTuple):
             "queues/queue": "default",
             "static/name": "style.css",
             "dispatchers/name": self.dispatcher,
+            "dispatcher/name": self.dispatcher,
             "machines/machine": "RMApp",
         }.get(parameter, "word")
 

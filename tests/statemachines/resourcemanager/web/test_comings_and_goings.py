@@ -12,7 +12,7 @@ import pytest
 from dispatcher.metrics.transition_ring import ring
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.read import waits
-from statemachines.resourcemanager.web.rest import app_texts
+from statemachines.resourcemanager.web.rest import texts
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import NodeSpec, Workload
 
@@ -83,7 +83,7 @@ def small_ring() -> Iterator[None]:
 @pytest.mark.usefixtures("small_ring")
 def test_not_one_object_is_left_of_each_application_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "KEPT", KEPT)  # what an application waited for is kept for seconds
-    monkeypatch.setattr(app_texts, "SPARE", KEPT)  # or texts of hundreds that have gone are kept
+    monkeypatch.setattr(texts, "SPARE", KEPT)  # or texts of hundreds that have gone are kept
     with front(*NODES, max_completed_applications=KEPT, ops={"transitions_kept": 100}) as rm:
         come_and_go(rm, FEW)
         after_few = held(rm)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +104,44 @@ def test_before_the_resource_manager_is_started_its_address_answers_503() -> Non
     assert info.headers["retry-after"] == "1"
     assert "starting" in info.json()["RemoteException"]["message"]
     central.stop()
+
+
+def test_an_address_is_ready_once_it_has_something_to_show() -> None:
+    """It was ready for up to 2 seconds while REST and pages answered 503."""
+    central = manager()
+    with RMDoor(central) as door:
+        before = get(door, "/readyz").json()["reasons"], door.unready_reason()
+        with central:
+            until_active(door)
+            after = get(door, "/readyz").json()["reasons"], door.unready_reason()
+
+    own = {"reason": "starting", "service": "ResourceManager-door"}
+    assert (own in before[0], before[1]) == (True, "starting")
+    assert (own in after[0], after[1]) == (False, None)
+
+
+@pytest.mark.parametrize(("needs_token", "statuses"), [(False, {200, 503}), (True, {401})])
+def test_probes_need_no_token_unless_that_is_configured(tmp_path: Path, needs_token: bool, statuses: set[int]) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    central = manager(tokens_file=str(tokens), probes_need_token=needs_token)
+
+    with RMDoor(central) as door:
+        probe, page, change = get(door, "/readyz"), get(door, "/cluster"), httpx.post(f"{door.url}/readyz")
+
+    assert probe.status_code in statuses
+    assert (page.status_code, change.status_code) == (401, 401)
+
+
+def test_a_probe_may_speak_http_1_0_without_a_host(daemon: tuple[ResourceManager, RMDoor]) -> None:
+    answers = {}
+    for path in ("/livez", "/cluster"):
+        with socket.create_connection(("127.0.0.1", daemon[1].host.port), TIMEOUT_S) as connection:
+            connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            answers[path] = int(connection.makefile().readline().split()[1])
+
+    assert answers["/livez"] in (200, 503)  # other daemons of this process count as well
+    assert answers["/cluster"] == 421
 
 
 def test_an_unknown_path_is_an_error_in_hadoops_form(daemon: tuple[ResourceManager, RMDoor]) -> None:

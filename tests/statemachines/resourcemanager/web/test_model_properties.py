@@ -17,6 +17,7 @@ from statemachines.resourcemanager.read.publisher import ModelPublisher
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec
 
+from ....effort import tries
 from ..daemon.happenings import Submit, ToApplication, ToNode
 from ..daemon.test_cluster_properties import APPLICATIONS, FOR_APPLICATIONS, FOR_NODES
 from ..machines.course import HOSTS, SCHEDULERS, Course, Step
@@ -81,6 +82,11 @@ def check_counts(model: ReadModel) -> None:
     """In each publication, the applications in the totals are those that it shows, and those that were forgotten."""
     apps, metrics = Counter(app.state for app in model.apps.values()), model.metrics
     nodes = Counter(node.state for node in model.nodes.values() if node.state != "NEW")
+    failed = Counter(app.failure for app in model.apps.values() if app.failure is not None)
+    groups = model.tallies.failures.groups(lambda app: True, 0)
+    assert {state: count for state, count in model.tallies.states.items() if count} == apps
+    assert model.tallies.places == Counter((app.queue, app.user, app.state) for app in model.apps.values())
+    assert (sum(group.apps for group in groups), failed.total()) == (apps["FAILED"], apps["FAILED"])
     assert metrics.apps_running == apps["RUNNING"]
     assert metrics.apps_pending == sum(apps[state] for state in ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"))
     ended = metrics.apps_completed + metrics.apps_failed + metrics.apps_killed
@@ -118,7 +124,7 @@ def courses() -> st.SearchStrategy[list[Step]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(12), deadline=None)
 @given(courses())
 def test_the_model_shows_what_reports_built_afresh_do(scheduler: str, steps: list[Step]) -> None:
     check(scheduler, steps)

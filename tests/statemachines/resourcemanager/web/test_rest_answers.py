@@ -261,8 +261,8 @@ def test_slashes_are_forgiven(served: Served, path: str) -> None:
         ("POST", "/scheduler/logs"),
         ("GET", "/scheduler/activities"),
         ("GET", "/scheduler/app-activities/application_1_1"),
-        ("GET", "/scheduler-conf"),
-        ("PUT", "/scheduler-conf"),
+        ("GET", "/scheduler-conf/version"),
+        ("POST", "/scheduler-conf/validate"),
         ("GET", "/reservation/list"),
         ("POST", "/reservation/submit"),
         ("POST", "/delegation-token"),
@@ -273,7 +273,6 @@ def test_slashes_are_forgiven(served: Served, path: str) -> None:
         ("POST", "/remove-node-labels"),
         ("POST", "/replace-node-to-labels"),
         ("GET", "/nodes/n1:45454/get-labels"),
-        ("POST", "/nodes/n1:45454/replace-labels"),
     ],
 )
 def test_what_hadoop_has_and_we_do_not(served: Served, method: str, path: str) -> None:

@@ -6,6 +6,7 @@ import gzip
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,12 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.web.rest.resources import amount
+from statemachines.simulation.workload import NodeSpec
 
+from ..daemon.yarn_cluster import Yarn
+from ..stores import refuse_changes_of_nodes
 from .front import NODE, NODE_ID, Front, front, message, until
+from .served import Served
 
 pytestmark = pytest.mark.long
 
@@ -288,6 +293,34 @@ def test_a_node_gets_another_size() -> None:
     assert escaped.json() == {"resourceInfo": amount(Resource(1024, 1000))}
     assert (unknown.status_code, nonsense.status_code, wrong.status_code) == (404, 400, 400)
     assert node.capacity.memory_mb == 1024
+
+
+def test_a_node_that_drains_keeps_its_gpus_and_has_its_new_size_once_recommissioned() -> None:
+    node = NodeSpec("n1", Resource(4096, 4000, gpus=2, others=(("fpga", 3),)))
+    wanted = Resource(2048, 2000, gpus=2, others=(("fpga", 3),))
+    with Yarn(node, scheduler=QUEUES) as yarn, Served(yarn.manager) as served:
+        yarn.submit_and_run(am_mb=1024)
+        yarn.do(lambda: yarn.admin.refresh_nodes(["n1"], graceful=True))
+        served.publish()
+
+        answer = served.ask(f"/nodes/{NODE_ID}/resource", "POST", json={"resource": {"memory": 2048, "vCores": 2}})
+        draining = served.get(f"/nodes/{NODE_ID}")["node"]["totalResource"]
+        yarn.do(lambda: yarn.admin.recommission(["n1"]))
+        back = served.get(f"/nodes/{NODE_ID}")["node"]["totalResource"]
+
+        stored = yarn.context.node_capacities
+    assert (answer.status_code, answer.json()) == (200, {"resourceInfo": amount(wanted)})
+    assert (draining, back) == (amount(Resource(1024, 1)), amount(wanted))
+    assert stored == {NODE_ID: wanted}
+
+
+def test_another_size_that_cannot_be_stored_is_answered_with_503(tmp_path: Path) -> None:
+    refuse_changes_of_nodes(tmp_path / "state.db", "node_capacities")
+    with front(NODE, state_store={"kind": "sqlite", "path": tmp_path / "state.db"}) as made:
+        answer = made.post(f"/nodes/{NODE_ID}/resource", {"resource": {"memory": 2048, "vCores": 2}})
+
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    assert "could not be stored: database or disk is full" in message(answer)
 
 
 def test_administrators_of_a_queue_ask_who_may_use_it() -> None:

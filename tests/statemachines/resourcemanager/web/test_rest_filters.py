@@ -123,10 +123,20 @@ def test_bad_values_of_filters(served: Served, query: str, in_message: str | Non
         assert in_message in answer.json()["RemoteException"]["message"]
 
 
+def test_a_field_that_cannot_be_left_out_is_refused(served: Served) -> None:
+    status, text = served.refusal("/apps?deSelects=timeouts,foo")
+
+    assert (status, text) == (
+        400,
+        "deSelects: 'foo' is not one of resourceRequests, timeouts, appNodeLabelExpression, amNodeLabelExpression, "
+        "resourceInfo",
+    )
+
+
 def test_fields_can_be_left_out(served: Served) -> None:
     left_out = {"timeouts", "amNodeLabelExpression", "appNodeLabelExpression", "resourceRequests", "resourceInfo"}
 
-    apps = served.ask("/apps", params={"deSelects": ",".join([*left_out, "none"]).upper()}).json()["apps"]["app"]
+    apps = served.ask("/apps", params={"deSelects": ",".join(left_out).upper()}).json()["apps"]["app"]
     every = served.ask("/apps").json()["apps"]["app"]
 
     living = {"resourceRequests", "resourceInfo"}

@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,8 @@ from starlette.requests import Request  # noqa: E402
 from starlette.responses import StreamingResponse  # noqa: E402
 
 from statemachines.resourcemanager import Resource  # noqa: E402
-from statemachines.resourcemanager.web.rest import app_texts, lists  # noqa: E402
+from statemachines.resourcemanager.read.fields import APPLICATION_FIELDS, NOWHERE  # noqa: E402
+from statemachines.resourcemanager.web.rest import lists, texts  # noqa: E402
 from statemachines.resourcemanager.web.rest.lists import list_answer  # noqa: E402
 from statemachines.simulation.workload import NodeSpec  # noqa: E402
 
@@ -105,15 +106,19 @@ def test_clients_that_leave_in_the_middle_leave_nothing_behind(served: Served) -
 def test_a_fault_in_the_middle_of_a_list_ends_the_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make, last = app_texts.ApplicationTexts.text, list(served.rm.model.apps)[-1]
+    writer, last = texts.Texts.writer, list(served.rm.model.apps)[-1]
 
-    def fail_at_last(self: Any, report: Any, *more: Any) -> bytes:
-        if report.application_id == last:
-            raise RuntimeError("a fault in the middle")
-        return make(self, report, *more)
+    def failing_at_last(self: Any, *shape: Any) -> Callable[..., bytes]:
+        def write(id: str, *more: Any) -> bytes:
+            if id == last:
+                raise RuntimeError("a fault in the middle")
+            return made(id, *more)
+
+        made = writer(self, *shape)
+        return write
 
     monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
-    monkeypatch.setattr(app_texts.ApplicationTexts, "text", fail_at_last)
+    monkeypatch.setattr(texts.Texts, "writer", failing_at_last)
 
     with pytest.raises(httpx.RemoteProtocolError):
         served.ask("/apps", headers={"Accept-Encoding": "identity"})
@@ -140,8 +145,10 @@ def test_a_search_by_state_does_not_walk_all_applications(served: Served, monkey
 def test_an_application_is_made_into_text_once_per_report(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.ask("/apps")
     made: list[str] = []
-    make = app_texts._text
-    monkeypatch.setattr(app_texts, "_text", lambda report, *more: made.append(report.name) or make(report, *more))
+    make = texts.Texts._keep
+    monkeypatch.setattr(
+        texts.Texts, "_keep", lambda self, id, report, around: made.append(id) or make(self, id, report, around)
+    )
 
     again = served.ask("/apps").json()["apps"]["app"]
 
@@ -150,17 +157,16 @@ def test_an_application_is_made_into_text_once_per_report(served: Served, monkey
 
 def test_texts_of_forgotten_applications_are_dropped() -> None:
     with Yarn(NodeSpec("n1", Resource(10, 10)), max_completed_applications=1) as yarn, Served(yarn.manager) as served:
-        texts = app_texts.ApplicationTexts()
-        view = app_texts.View(0, "http://rm")
-        for number in range(2 * app_texts.SPARE):
+        kept = texts.Texts(APPLICATION_FIELDS)
+        for number in range(2 * texts.SPARE):
             yarn.kill(yarn.submit(f"app-{number}", am_mb=99_999))
             if number % 50 == 0:
                 served.publish()
             for report in list(served.rm.model.apps.values()):
-                texts.text(report, (), 0, view, True)
-            texts.forget(served.rm.model.apps)
+                kept.writer()(report.application_id, report, NOWHERE)
+            kept.forget(served.rm.model.apps)
 
-        assert len(texts._kept) <= app_texts.SPARE + 2
+        assert len(kept._kept) <= texts.SPARE + 2
 
 
 # -- the pieces themselves ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+from dispatcher import health
 from statemachines.resourcemanager.events.services import RMStateStoreEvent
 from statemachines.resourcemanager.records.submission import Credentials, LocalResource, LogAggregationContext
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 
+from ..stores import change, sqlite_store
 from .front import NODE, Front, front, message, submission
 
 pytestmark = pytest.mark.long
@@ -64,6 +67,46 @@ def test_soon_after_the_start_a_larger_node_may_still_register() -> None:
 
     assert found["memory"] == 8192
     assert answer.status_code == 202
+
+
+def test_a_full_disk_is_503_and_the_same_submission_succeeds_once_there_is_room(tmp_path: Path) -> None:
+    """It was 400, which clients don't repeat, and neither health nor a metric told of it."""
+    path = tmp_path / "state.db"
+    sqlite_store(path).stop()
+    change(
+        path,
+        "CREATE TRIGGER refuse BEFORE INSERT ON applications"
+        " WHEN NEW.record LIKE '%large%' AND (SELECT count(*) FROM applications) = 0"
+        " BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END",
+    )
+    with front(state_store={"kind": "sqlite", "path": path}) as made, health.watching(made.manager):
+        large = {**submission(made.new_id()), "application-name": "large"}
+        refused = made.post("/apps", large)
+        reasons = made.http.get("/readyz").json()["reasons"]
+        metrics = made.http.get("/metrics").text
+        made.submit()
+        accepted = made.post("/apps", large)
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert message(refused).endswith("could not be stored: database or disk is full")
+    assert "store" in {each["reason"] for each in reasons}
+    assert 'resourcemanager_store_failures_total{dispatcher="ResourceManager"} 1.0' in metrics
+    assert accepted.status_code == 202
+
+
+def test_the_fifo_scheduler_has_one_queue_and_no_other() -> None:
+    """Any queue was accepted, and a filter by an unknown queue listed all applications."""
+    with front() as made:
+        other = made.post("/apps", submission(made.new_id(), queue="reports"))
+        app_id = made.submit(queue="default")
+        found = {
+            queue: [each["id"] for each in made.get(f"/apps?queue={queue}").json()["apps"]["app"]]
+            for queue in ("default", "root.default", "nosuch")
+        }
+
+    assert other.status_code == 400
+    assert message(other).endswith("cannot be submitted: queue 'reports' does not exist")
+    assert found == {"default": [app_id], "root.default": [app_id], "nosuch": []}
 
 
 def test_the_configured_maximum_is_a_limit_too() -> None:

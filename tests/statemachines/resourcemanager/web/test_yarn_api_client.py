@@ -170,7 +170,6 @@ VALUES: dict[str, tuple[Call, dict[str, Any]]] = {
 }
 NOT_OFFERED: dict[str, Call] = {
     "cluster_reservations": lambda rm, _: rm.cluster_reservations(queue="default"),
-    "cluster_scheduler_conf_mutation": lambda rm, _: rm.cluster_scheduler_conf_mutation(),
     "scheduler_activities": lambda rm, _: rm.scheduler_activities(),
     "application_activities": lambda rm, master: rm.application_activities(master.app_id),
     "cluster_container_signal": lambda rm, m: rm.cluster_container_signal(_task(m), "GRACEFUL_SHUTDOWN"),
@@ -179,8 +178,13 @@ NOT_OFFERED: dict[str, Call] = {
     "cluster_update_reservation": lambda rm, _: rm.cluster_update_reservation({}),
     "cluster_delete_reservation": lambda rm, _: rm.cluster_delete_reservation("r"),
     "cluster_new_delegation_token": lambda rm, _: rm.cluster_new_delegation_token("ann"),
-    "cluster_modify_scheduler_conf_mutation": lambda rm, _: rm.cluster_modify_scheduler_conf_mutation({}),
 }
+
+
+def test_the_configuration_of_the_scheduler_is_a_list_of_properties(rm: Any, master: Master) -> None:
+    properties = rm.cluster_scheduler_conf_mutation().data["property"]
+
+    assert {"name": "yarn.scheduler.capacity.root.queues", "value": "default"} in properties
 
 
 @pytest.mark.parametrize("method", METHODS)

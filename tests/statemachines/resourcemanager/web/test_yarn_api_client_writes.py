@@ -126,8 +126,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "cluster_delete_reservation": (lambda rm: rm.cluster_delete_reservation("reservation_1_1"), "not offered"),
     "cluster_new_delegation_token": (lambda rm: rm.cluster_new_delegation_token("alice"), "not offered"),
     "cluster_modify_scheduler_conf_mutation": (
-        lambda rm: rm.cluster_modify_scheduler_conf_mutation({}),
-        "not offered",
+        lambda rm: rm.cluster_modify_scheduler_conf_mutation({"remove-queue": "root.default"}),
+        "cannot be removed while it runs",
     ),
 }
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from statemachines.simulation.workload import WorkloadError, read_workload
 
+from ....effort import tries
 from .samples import JOB, NODES, PODS
 
 pytestmark = pytest.mark.long
@@ -121,7 +122,7 @@ def test_csv_files_cut_anywhere_give_an_error_or_the_rows_before_the_cut(tmp_pat
         assert found == ["pod-1", "pod-2", "pod-3"][: len(found)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
 def test_arbitrary_content_raises_nothing_but_workload_error(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
@@ -174,7 +175,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(values=st.lists(_VALUES, max_size=4), skip_bad_rows=st.booleans())
 @example(values=[json.loads(JOB) | {"job.count": 2}], skip_bad_rows=False)
 def test_any_json_raises_only_workload_errors_and_skipping_keeps_the_good_rows(
@@ -203,7 +204,7 @@ _CELLS = st.sampled_from(
 ) | st.text(max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(rows=st.lists(st.lists(_CELLS, max_size=13), max_size=4))
 def test_any_csv_rows_are_read_or_skipped_and_raise_nothing_but_workload_error(
     rows: list[list[str]], tmp_path_factory: pytest.TempPathFactory

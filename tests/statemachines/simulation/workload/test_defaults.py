@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
+from dispatcher import ConfigError
 from statemachines.simulation.workload import WorkloadDefaults
 
 
@@ -24,7 +24,7 @@ def test_defaults_equal_the_hadoop_simulators() -> None:
 @pytest.mark.parametrize("name", WorkloadDefaults.model_fields)
 @pytest.mark.parametrize("value", [-1, 1.5, True, "8", 2**53 + 1])
 def test_defaults_out_of_bounds_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ValidationError, match=name):
+    with pytest.raises(ConfigError, match=name):
         WorkloadDefaults.model_validate({name: value})
 
 

@@ -113,7 +113,7 @@ def test_node_list_is_found_beside_a_pod_list(tmp_path: Path) -> None:
 def test_pod_list_needs_a_node_list(tmp_path: Path) -> None:
     folder_of(tmp_path, pods_csv=PODS, more_csv=PODS.replace("pod-", "more-"))
 
-    with pytest.raises(WorkloadError, match=r"give the folder that has both, or put the node list beside it, .*sn,cpu"):
+    with pytest.raises(WorkloadError, match=r"the folder that has both, or put the node list next to it, .*sn,cpu"):
         read_workload(tmp_path / "pods.csv")
     with pytest.raises(WorkloadError, match=r"pods, but no node list; put it in the folder, .*sn,cpu"):
         read_workload(tmp_path)
@@ -122,7 +122,7 @@ def test_pod_list_needs_a_node_list(tmp_path: Path) -> None:
 def test_several_node_lists_beside_a_pod_list_are_refused(tmp_path: Path) -> None:
     folder_of(tmp_path, pods_csv=PODS, nodes1_csv=NODES, nodes2_csv=NODES)
 
-    with pytest.raises(WorkloadError, match=r"several node lists beside this pod list: nodes1.csv, nodes2.csv"):
+    with pytest.raises(WorkloadError, match=r"several node lists next to this pod list: nodes1.csv, nodes2.csv"):
         read_workload(tmp_path / "pods.csv")
 
 

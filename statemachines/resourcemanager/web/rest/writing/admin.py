@@ -15,13 +15,13 @@ from dispatcher.util.terminal import one_line
 from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.records.acls import Caller, QueueACL
 from statemachines.resourcemanager.records.resource import Resource
-from statemachines.resourcemanager.web.cookies import is_user_name
 from statemachines.resourcemanager.web.rest import ids
 from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT, answer, route
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG
 from statemachines.resourcemanager.web.rest.writing.common import changing, fields_of
 from statemachines.resourcemanager.web.shared import Deadline, RMWeb
+from statemachines.resourcemanager.web.users import is_user_name
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.reports import NodeReport
@@ -40,7 +40,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         body.number("overCommitTimeout", -1, -1, MOST_LONG)
         rm.clients.acls.check_administrator(caller, "updateNodeResource")
         node_id = ids.node_id(request.path_params["node"])
-        capacity = _node(rm, node_id).capacity._replace(memory_mb=memory_mb, vcores_milli=vcores * 1000)
+        capacity = _node(rm, node_id).own_capacity._replace(memory_mb=memory_mb, vcores_milli=vcores * 1000)
         changed = rm.admin.update_node_resource_later(node_id, capacity, caller=caller)
         await deadline.result(changed, "it may still be done: send it again")
         total = await _resized(rm, node_id, capacity, deadline)
@@ -63,15 +63,15 @@ def _node(rm: RMWeb, node_id: str) -> NodeReport:
 
 
 async def _resized(rm: RMWeb, node_id: str, capacity: Resource, deadline: Deadline) -> Resource:
-    """The node's total once it is as wanted; otherwise what it is when the time is over."""
+    """The node's own capacity once it is as wanted; otherwise what it is when the time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(deadline.left_s()):
             while True:
                 await deadline.published()
-                if _node(rm, node_id).capacity == capacity:
+                if _node(rm, node_id).own_capacity == capacity:
                     break
                 await asyncio.sleep(_LOOK_S)
-    return _node(rm, node_id).capacity
+    return _node(rm, node_id).own_capacity
 
 
 async def _access(rm: RMWeb, request: Request) -> Response:

@@ -157,31 +157,29 @@ class Fields:
             bad(where, f"is {_kind(value)}; expected a text or a list of texts")
         return tuple(checked_text(each, f"{where}[{index}]") for index, each in enumerate(value))
 
+    def objects(self, key: str) -> list[Fields]:
+        """A list of objects, or one object."""
+        value, where = self._content.get(key), self.where(key)
+        if isinstance(value, dict):
+            return [Fields(value, where)]
+        if value is not None and not isinstance(value, list):
+            bad(where, f"is {_kind(value)}; expected a list of objects")
+        for index, each in enumerate(value or ()):
+            if not isinstance(each, dict):
+                bad(f"{where}[{index}]", f"is {_kind(each)}; expected an object")
+        return [Fields(each, f"{where}[{index}]") for index, each in enumerate(value or ())]
+
     def entries(self, key: str) -> Iterator[tuple[str, Any, str]]:
         """Of a map, `{"entry": [{"key": ..., "value": ...}, ...]}`: each key, its value, and where that is.
 
         One object may stand in place of the list.
         """
-        value, where = self._content.get(key), self.where(key)
-        if value is None:
-            return
-        if not isinstance(value, dict) or (value and "entry" not in value):
-            bad(where, f'is {_kind(value)}; expected {{"entry": [{{"key": ..., "value": ...}}, ...]}}')
-        entries = value.get("entry")
-        if isinstance(entries, dict):
-            entries = [entries]
-        if entries is not None and not isinstance(entries, list):
-            bad(f"{where}.entry", f"is {_kind(entries)}; expected a list of objects")
-        seen: set[str] = set()
-        for index, entry in enumerate(entries or ()):
-            at = f"{where}.entry[{index}]"
-            if not isinstance(entry, dict):
-                bad(at, f"is {_kind(entry)}; expected an object with key and value")
-            name = Fields(entry, at).text("key")
-            if name in seen:
-                bad(at, f"the key {one_line(name, 100)!r} is there twice")
-            seen.add(name)
-            yield name, entry.get("value"), f"{at}.value"
+        value = self._content.get(key)
+        return _entries(value, self.where(key)) if value is not None else iter(())
+
+    def own_entries(self) -> Iterator[tuple[str, Any, str]]:
+        """As `entries`, if this object is the map."""
+        return _entries(self._content, self._path)
 
     def text_map(self, key: str) -> dict[str, str]:
         """A map with texts as values: null is the empty one, and numbers and booleans are taken as JSON writes them."""
@@ -191,6 +189,26 @@ class Fields:
                 value = json.dumps(value)
             found[name] = "" if value is None else checked_text(value, where)
         return found
+
+
+def _entries(value: Any, where: str) -> Iterator[tuple[str, Any, str]]:
+    if not isinstance(value, dict) or (value and "entry" not in value):
+        bad(where, f'is {_kind(value)}; expected {{"entry": [{{"key": ..., "value": ...}}, ...]}}')
+    entries = value.get("entry")
+    if isinstance(entries, dict):
+        entries = [entries]
+    if entries is not None and not isinstance(entries, list):
+        bad(f"{where}.entry", f"is {_kind(entries)}; expected a list of objects")
+    seen: set[str] = set()
+    for index, entry in enumerate(entries or ()):
+        at = f"{where}.entry[{index}]"
+        if not isinstance(entry, dict):
+            bad(at, f"is {_kind(entry)}; expected an object with key and value")
+        name = Fields(entry, at).text("key")
+        if name in seen:
+            bad(at, f"the key {one_line(name, 100)!r} is there twice")
+        seen.add(name)
+        yield name, entry.get("value"), f"{at}.value"
 
 
 def checked_text(value: Any, where: str) -> str:

@@ -13,12 +13,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from dispatcher.web.plain_answers import Refusal
+from statemachines.resourcemanager.read.fields import ENDED
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.records.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
-from statemachines.resourcemanager.web.rest.app_texts import ENDED, timeout_info
 from statemachines.resourcemanager.web.rest.apps import app_of
 from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT, answer
+from statemachines.resourcemanager.web.rest.texts import timeout_info
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields
 from statemachines.resourcemanager.web.rest.writing.common import (
     address_of,

@@ -99,7 +99,7 @@ class _Largest:
 
     def _look(self, nodes: Mapping[str, NodeReport]) -> Resource:
         most = at_most(self._rm.model.maximum_allocation)
-        capacities = [node.capacity for node in nodes.values() if node.state in _IN_USE]
+        capacities = [node.own_capacity for node in nodes.values() if node.state in _IN_USE]
         if not capacities:
             return most
         return Resource(

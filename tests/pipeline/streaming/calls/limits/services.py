@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ManualClock, TaskMailbox
-from pipeline.streaming.calls.hosts.call_host import Call, CallHost
+from pipeline.streaming.calls.hosts.call_host import CallHost, HostCall
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.errors import RetryAfter
@@ -135,24 +135,24 @@ class SimulatedHost(CallHost):
     def stop(self, timeout: float = 10.0) -> bool:
         return True
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: HostCall) -> None:
         call.is_cancelled = True
 
-    def submit(self, calls: Sequence[Call]) -> None:
+    def submit(self, calls: Sequence[HostCall]) -> None:
         for call in calls:
             self._submit(call)
 
-    def _submit(self, call: Call) -> None:
+    def _submit(self, call: HostCall) -> None:
         half_ms = max(1, round(self._latency_ms * self._random.uniform(0.7, 1.3) / 2))
         now_ms = self._clock.current_processing_time()
         call.started_ns = now_ms * 1_000_000 + 1
         self._clock.register_timer(now_ms + half_ms, lambda due_ms: self._arrive(call, due_ms, half_ms))
 
-    def _arrive(self, call: Call, now_ms: int, half_ms: int) -> None:
+    def _arrive(self, call: HostCall, now_ms: int, half_ms: int) -> None:
         retry_after_s = self._service.call(now_ms)
         self._clock.register_timer(now_ms + half_ms, lambda due_ms: self._answer(call, due_ms, retry_after_s))
 
-    def _answer(self, call: Call, now_ms: int, retry_after_s: float | None) -> None:
+    def _answer(self, call: HostCall, now_ms: int, retry_after_s: float | None) -> None:
         if retry_after_s is None:
             call.results = [call.value]
         else:

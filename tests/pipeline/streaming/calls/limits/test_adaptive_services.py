@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 STEADY = Schedule((0, 300))
 CHANGING = Schedule((0, 300), (3, 100), (6, 300))
-RETRY_AFTER = pytest.mark.parametrize("retry_after_s", [None, 1.0, 0.0], ids=["exact", "whole-seconds", "not-told"])
+RETRY_AFTER = pytest.mark.parametrize("retry_after_s", [None, 1.0, 0.0], ids=["exact", "whole-seconds", "unknown"])
 
 
 def tasks(count: int) -> list[AdaptiveRateLimit]:

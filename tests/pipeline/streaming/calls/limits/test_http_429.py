@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.util.rate_limit import RateLimit
 from pipeline.streaming import unordered_wait
-from pipeline.streaming.calls.rate_limit import RateLimit
 
 from ....limited_service import LimitedService, client, token_bucket
 

@@ -16,9 +16,12 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
+from dispatcher.ops.sight import Sight  # noqa: E402
+from dispatcher.pages import site  # noqa: E402
+from dispatcher.supervision.health import HealthAnswer, HealthWarning  # noqa: E402
 from statemachines.resourcemanager.web.pages import application  # noqa: E402
 from statemachines.resourcemanager.web.pages.application import history_of  # noqa: E402
-from statemachines.resourcemanager.web.pages.site import Site  # noqa: E402
+from statemachines.resourcemanager.web.pages.site import ClusterSite  # noqa: E402
 
 from ....simulation.replays import TIMEOUT_S  # noqa: E402
 from ..front import Front, front, until  # noqa: E402
@@ -94,11 +97,11 @@ def test_what_changes_while_a_page_is_made_is_sent_to_it_afterwards(
     until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
     is_being_made = threading.Event()
 
-    async def after_the_kill(site: Site, id: str) -> Any:
+    async def after_the_kill(site: ClusterSite, id: str, sight: Sight) -> Any:
         is_being_made.set()
         while site.model.apps[id].state != "KILLED":
             await site.model.changed(site.model.number)
-        return await history_of(site, id)
+        return await history_of(site, id, sight)
 
     path = f"/cluster/app/{app_id}"
     monkeypatch.setattr(application, "history_of", after_the_kill)
@@ -133,6 +136,15 @@ def test_while_the_handler_hangs_a_red_bar_says_what_it_does_and_since_when(made
     until(lambda: "The handler thread has been" not in made.http.get("/cluster").text, "the bar is gone")
 
 
+def test_a_page_tells_of_signs_of_trouble(made: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    warning = HealthWarning("events_fail", "<central>", "20 of the last 150 events Work.DONE failed")
+    monkeypatch.setattr(site.health, "ready", lambda **_: HealthAnswer(True, "degraded", (), 1.0, (warning,)))
+
+    page = made.http.get("/cluster").text
+
+    assert '<p class="alert">&lt;central&gt;: events_fail, 20 of the last 150 events Work.DONE failed. </p>' in page
+
+
 def test_a_page_says_what_it_does_not_know_while_the_handler_hangs_and_is_sent_it_afterwards(made: Front) -> None:
     app_id = submit(made, name="it", user="ann")
     page = f"/cluster/app/{app_id}"
@@ -150,13 +162,23 @@ def test_a_page_says_what_it_does_not_know_while_the_handler_hangs_and_is_sent_i
     assert "Not known now" not in told
 
 
+def test_a_page_on_which_nothing_changes_is_sent_signs_of_life(made: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that hangs was taken for one in which nothing happens."""
+    monkeypatch.setattr(site, "SIGN_OF_LIFE_S", 0.0)
+    with made.http.stream("GET", "/cluster/scheduler", headers=EVENTS) as answer:
+        sign = next(each for each in events(answer.iter_lines()) if "parts" not in each)
+
+    assert set(sign) == {"now", "as_of"}
+    assert sign["as_of"] <= sign["now"]
+
+
 def test_a_stream_of_a_page_that_is_gone_says_so(made: Front) -> None:
     path = "/cluster/app/application_1_0001"
 
     with made.http.stream("GET", path, headers=EVENTS) as answer:
         first = next(events(answer.iter_lines()))
 
-    assert first == {"gone": True}
+    assert first["gone"] is True
 
 
 def test_a_stop_ends_the_streams() -> None:

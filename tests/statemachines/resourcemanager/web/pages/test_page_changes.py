@@ -96,6 +96,16 @@ def test_a_node_is_decommissioned_and_recommissioned(made: Front) -> None:
     until(lambda: state() == "RUNNING", "its simulated node manager, which had been shut down, has registered it again")
 
 
+def test_the_recommissioning_of_a_host_without_a_node_leads_to_the_list_of_nodes(made: Front) -> None:
+    """It led to the page of what had just gone, and so to 404. After a restart, each decommissioned host is so."""
+    made.manager.admin.refresh_nodes(["n9"])
+    until(lambda: made.http.get("/cluster/node/n9:-1").status_code == 200, "it has a page")
+
+    answer = press(made, "/cluster/node/n9:-1/recommission")
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/cluster/nodes")
+
+
 @pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}])
 def test_no_other_site_can_press_a_button(made: Front, headers: dict[str, str]) -> None:
     """A browser too old to say whose page sent the form is refused as well."""

@@ -8,6 +8,7 @@ import io
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from itertools import pairwise
@@ -21,9 +22,13 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, Event, JournalWriter, MetricsServer
-from statemachines.resourcemanager import ApplicationSubmission, Resource
+from dispatcher.ops import dispatchers as of_dispatchers
+from dispatcher.ops.dispatchers import EventTypeNumbers
+from dispatcher.pages.page_texts import NOTHING
+from statemachines import Entities, StateMachineFactory
+from statemachines.resourcemanager import ApplicationSubmission, Caller, Resource
 from statemachines.resourcemanager.events.records import ContainerStatus
-from statemachines.resourcemanager.web.pages.page_texts import NOTHING
+from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import Workload
 
@@ -34,7 +39,7 @@ pytestmark = pytest.mark.long
 
 MARKUP = "<img src=x onerror=alert(1)>\"'&</td>"
 BIDI = "a\u202eb\u2066c\u200f"
-PAGES = ("/cluster", "/cluster/apps", "/cluster/nodes", "/cluster/scheduler", "/cluster/dispatcher", "/cluster/about")
+PAGES = ("/cluster", "/cluster/apps", "/cluster/nodes", "/cluster/scheduler", "/cluster/dispatcher", "/cluster/process")
 OPS = "/ops/v1/machines"
 MOST_BYTES = 60_000
 
@@ -102,8 +107,8 @@ def test_a_cluster_without_applications_and_nodes_has_all_pages(empty: Front, pa
 
 
 def test_an_empty_list_says_so(empty: Front) -> None:
-    assert "No applications here yet." in empty.http.get("/cluster/apps").text
-    assert "No nodes here." in empty.http.get("/cluster/nodes").text
+    assert "No application has been submitted yet." in empty.http.get("/cluster/apps").text
+    assert "No node has registered yet." in empty.http.get("/cluster/nodes").text
 
 
 def test_the_root_leads_to_the_cluster(busy: Front) -> None:
@@ -254,6 +259,39 @@ def test_what_is_not_there_or_makes_no_sense_is_a_page_too(busy: Front, path: st
     assert "Traceback" not in answer.text
 
 
+def test_pages_of_queues_and_nodes_tell_what_administrators_have_changed_and_what_has_no_effect() -> None:
+    def queues(**capacities: float) -> dict[str, Any]:
+        listed = [{"name": name, "capacity": capacity} for name, capacity in capacities.items()]
+        return {"kind": "capacity", "queues": listed}
+
+    store = MemoryRMStateStore()
+    with front(NODE, scheduler=queues(a=60, b=40), store=lambda: store) as made:
+        before = made.http.get("/cluster/scheduler").text
+        admin = made.manager.admin
+        admin.update_queues({"a": {"capacity": 55.5}, "b": {"capacity": 44.5}}, caller=Caller(MARKUP))
+        admin.update_node_resource(NODE_ID, Resource(2048, 2000))
+        admin.replace_labels_on_node(NODE_ID, MARKUP, caller=Caller("ann"))
+        admin.refresh_nodes(["n9"], caller=Caller("ann"))
+        seen(made)
+        paths = ("/cluster/scheduler", "/cluster/nodes", f"/cluster/node/{NODE_ID}")
+        changed, nodes, node = (made.http.get(path).text for path in paths)
+    with front(scheduler=queues(c=100), store=lambda: store) as made:
+        later = made.http.get("/cluster/scheduler").text
+
+    mark = "<h2>Changed by administrators</h2>"
+    assert mark not in before
+    for page, texts in (
+        (changed, ("root.a", "capacity", "55.5", "60", "&lt;img src=x")),
+        (nodes, ("n9", "at once", "2 GB, 2 vcores", "4 GB, 4 vcores", "the program", "&lt;img src=x", "ann")),
+        (node, ("2 GB, 2 vcores", "4 GB, 4 vcores", "&lt;img src=x")),
+        (later, ("not in effect:", "there is no queue root.a")),
+    ):
+        _, _, found = page.partition(mark)
+        assert [text for text in texts if text not in found] == []
+        assert "<img" not in page
+    assert "n9" not in node
+
+
 def test_the_list_is_filtered_searched_and_sorted_by_the_address(busy: Front) -> None:
     def names(query: str) -> list[str]:
         return re.findall(r"<bdi>(ann|bob|carl)</bdi></td>", busy.http.get(f"/cluster/apps{query}").text)
@@ -267,25 +305,39 @@ def test_the_list_is_filtered_searched_and_sorted_by_the_address(busy: Front) ->
     assert names("/FINISHED") == []
 
 
-def test_the_filtered_list_is_also_csv_without_formulas(busy: Front) -> None:
-    app_id = submit(busy, name="=HYPERLINK(1)", user="dave")
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("\t=1\n\u202e", r"\t=1\n\u202e"),
+        ("-" * 6000, "'" + "-" * 5000),
+        ('a,"b', 'a,"b'),
+    ],
+    ids=["formula", "unseen", "long", "quoted"],
+)
+def test_the_filtered_list_is_also_csv_that_is_safe_in_a_spreadsheet(busy: Front, name: str, cell: str) -> None:
+    app_id = submit(busy, name=name, user="dave")
     until(lambda: busy.get(f"/apps/{app_id}/state").json() == {"state": "ACCEPTED"}, "it is known as accepted")
 
     answer = busy.http.get("/cluster/apps?user=dave&format=csv")
 
-    [row] = list(csv.DictReader(io.StringIO(answer.text)))
+    row = next(row for row in csv.DictReader(io.StringIO(answer.text)) if row["id"] == app_id)
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    assert (row["id"], row["name"], row["state"]) == (app_id, "'=HYPERLINK(1)", "ACCEPTED")
+    assert (row["name"], row["state"], row["finished"]) == (cell, "ACCEPTED", "")
 
 
-def test_about_hides_what_names_secrets(busy: Front) -> None:
+def test_about_is_the_page_of_the_process_with_the_configuration_and_what_is_hadoops(busy: Front) -> None:
     text = busy.http.get("/cluster/about").text
 
-    assert "&#34;tokens_file&#34;: null" in text
-    assert "Apache-2.0" in text
+    assert "<dt>Reported as Hadoop</dt>" in text
+    assert '<dd><a href="/ws/v1/cluster/info">/ws/v1/cluster</a></dd>' in text
+    assert "<div><dt>tokens_<wbr>file</dt><dd>null</dd></div>" in text
+    assert '<div class="set"><dt>refresh_<wbr>ms</dt><dd>20</dd></div>' in text
+    assert '<summary>web <span class="soft">set: unix_socket, port, refresh_ms</span></summary>' in text
+    assert "<details open" not in text
 
 
-@pytest.mark.parametrize(("name", "most"), [("style.css", 20_000), ("live.js", 20_000)])
+@pytest.mark.parametrize(("name", "most"), [("style.css", 26_000), ("live.js", 20_000)])
 def test_the_style_sheet_and_the_script_are_small_and_kept_by_browsers(busy: Front, name: str, most: int) -> None:
     [address] = set(re.findall(rf"/cluster/static/{re.escape(name)}\?v=\w+", busy.http.get("/cluster").text))
 
@@ -353,29 +405,75 @@ def test_the_dispatchers_page_shows_types_and_says_when_the_ops_api_is_off(busy:
     text = busy.http.get("/cluster/dispatcher").text
     with front(ops={"enabled": False}) as other:
         off = other.http.get("/cluster/dispatcher")
+        always = [other.http.get(f"/cluster/{page}").status_code for page in ("about", "process", "entities")]
 
     assert "APP_NEW_SAVED" in text
+    assert always == [200, 200, 200]
     assert (off.status_code, "ops.enabled is false" in off.text) == (404, True)
 
 
-def test_the_dispatchers_page_shows_journaled_events_without_an_entity(busy: Front, tmp_path: Path) -> None:
+def test_event_types_that_are_idle_are_folded(busy: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 rows of zeros hid the few that had events."""
+    types = [
+        EventTypeNumbers(event_type="BUSY", rate_10s=0.3, handled=3),
+        EventTypeNumbers(event_type="WAITS", queued=1),
+        EventTypeNumbers(event_type="FAILS", failed=1),
+        EventTypeNumbers(event_type="IDLE", handled=7),
+    ]
+    monkeypatch.setattr(of_dispatchers, "type_items", lambda *_: types)
+
+    # Another order than in other tests: what all see alike is kept for a second.
+    shown, _, folded = busy.http.get("/cluster/dispatcher?sort=rate").text.partition(
+        "<summary>1 event type without an event in the last 10 seconds</summary>"
+    )
+
+    assert re.findall(r"</span>(BUSY|WAITS|FAILS|IDLE)</td>", shown) == ["BUSY", "WAITS", "FAILS"]
+    assert "IDLE" in folded.partition("</details>")[0]
+
+
+def test_the_page_of_a_journal_shows_events_without_an_entity(busy: Front, tmp_path: Path) -> None:
     """A null is a missing key of a journal's row, and the page answered 500."""
-    # "1" sorts before the names of the other dispatchers that the page shows.
-    first_of_all = AsyncDispatcher(name="1", journal=JournalWriter(tmp_path / "journal"))
-    first_of_all.register(Order, lambda event: None)
+    journaled = AsyncDispatcher(name="journaled", journal=JournalWriter(tmp_path / "journal"))
+    journaled.register(Order, lambda event: None)
 
     def page() -> str:
-        answer = busy.http.get("/cluster/dispatcher")
+        answer = busy.http.get("/cluster/journal?dispatcher=journaled")
         assert answer.status_code == 200
         return answer.text
 
-    with first_of_all as other:
+    with journaled as other:
         other.post(Event(Order.PLACED))
         other.post(OfEntity(Order.PAID, "order-1"))
         # The second row, which the first one is shown before or with.
         link = '<a href="/cluster/entity/order-1">order-1</a>'
         until(lambda: f"PAID</td><td>{link}</td>" in page(), "the journal's rows are shown")
         assert "PLACED</td><td></td>" in page()
+
+
+@dataclass
+class Note:
+    text: str = ""
+
+
+class Noted:
+    machine = "Noted"
+
+    def __init__(self, entity: str, state: Order | None) -> None:
+        self.entity = entity
+        self.data = Note('<img src=x onerror="alert(1)">')
+
+
+def test_the_page_of_an_entity_shows_the_data_that_it_keeps(busy: Front) -> None:
+    factory = StateMachineFactory[Order, Noted](Order.PLACED, "Noted")
+    noted = Entities(factory.add_transition(Order.PLACED, Order.PAID, Order.PAID), Noted, data=Note)
+    noted.handle(OfEntity(Order.PAID, "note-1"))
+
+    page = busy.http.get("/cluster/entity/note-1")
+
+    assert page.status_code == 200
+    assert "text" in page.text
+    assert "onerror=" in page.text
+    assert "<img src=x" not in page.text
 
 
 def test_a_journal_that_is_gone_takes_no_page_with_it(busy: Front, tmp_path: Path) -> None:

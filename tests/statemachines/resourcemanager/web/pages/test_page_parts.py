@@ -17,11 +17,13 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 
 from dispatcher.errors import JournalError
-from dispatcher.ops.entities import Transition
+from dispatcher.ops.entities import HistoryEntry
+from dispatcher.ops.sight import WHOLE
+from dispatcher.pages import page_texts
 from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.read.waits import KEPT_S, Known, Waits
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
-from statemachines.resourcemanager.web.pages import entity, histories, page_texts, timeline
+from statemachines.resourcemanager.web.pages import cluster_texts, histories, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
 
 from ....simulation.replays import TIMEOUT_S
@@ -114,7 +116,7 @@ def test_the_queue_the_node_and_the_user_of_a_sentence_are_links() -> None:
     sentence = "user node has used 1 GB in queue root.a of node n1:1, not n1:10 nor <b>root.a"
     reason = WaitReason(WaitCause.USER_LIMIT, sentence, "root.a", "node", "n1:1")
 
-    linked = page_texts.linked(sentence, reason)
+    linked = cluster_texts.linked(sentence, reason)
 
     assert linked == (
         'user <a href="/cluster/apps?user=node">node</a> has used 1 GB in queue '
@@ -136,9 +138,9 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[Transition], str | None, bool]:
+    ) -> tuple[list[HistoryEntry], str | None, bool]:
         assert may_answer.wait(TIMEOUT_S)
-        return [Transition(at=1, from_state="NEW", to_state="RUNNING")], None, True
+        return [HistoryEntry(at=1, from_state="NEW", to_state="RUNNING")], None, True
 
     monkeypatch.setattr(histories, "readers_now", lambda: [read])
     monkeypatch.setattr(histories, "_PATIENCE_S", 0.01)
@@ -263,10 +265,10 @@ def test_a_journal_that_cannot_be_read_leaves_a_page_without_its_history(monkeyp
     def fail(*_: object, **options: object) -> None:
         raise JournalError("the journal cannot be read")
 
-    monkeypatch.setattr(entity, "entity_answer", fail)
+    monkeypatch.setattr(histories, "readers_answer", fail)
 
     async def history() -> object:
         site: Any = SimpleNamespace(rm=SimpleNamespace(workers=Workers()))
-        return await entity.history_of(site, "application_1_0001")
+        return await histories.history_of(site, "application_1_0001", WHOLE)
 
     assert asyncio.run(history()) is None

@@ -1,0 +1,1 @@
+"""Drawings of state machines as SVG. They need markupsafe, which comes with Jinja2, and nothing else."""

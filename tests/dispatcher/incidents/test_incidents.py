@@ -1,0 +1,43 @@
+"""Five incidents: the ops API and `top` show at once which dispatcher, which type, since when, and what waits."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("textual", reason="the extra cli is not installed")
+
+import httpx
+
+from dispatcher.ops.overview import Overview, Problem
+
+from ...commands import run_here
+from ..waiting import until
+from .conftest import Trouble
+
+pytestmark = pytest.mark.long
+
+
+def problems(client: httpx.Client, kind: str) -> list[Problem]:
+    answer = client.get("http://shop/ops/v1/overview")
+    assert answer.status_code == 200, answer.text
+    return [each for each in Overview.model_validate_json(answer.content).problems if each.problem == kind]
+
+
+def test_an_incident_is_found_on_the_overview_and_in_top(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    began_ms, shown = 1000 * time.time(), trouble.shown
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(trouble.door.socket_path))) as client:
+        until(lambda: problems(client, shown.problem), f"{shown.problem} is found")
+        [problem] = problems(client, shown.problem)
+
+    assert (problem.dispatcher, problem.name) == (shown.dispatcher, shown.event)
+    assert problem.since is not None
+    assert began_ms - 5_000 <= problem.since <= 1000 * time.time()
+    assert re.search(shown.waits, problem.waits)
+    lines = run_here("top", "--once").out.splitlines()
+    [at] = [at for at, line in enumerate(lines) if f"{shown.problem}: {shown.dispatcher} {shown.event} since" in line]
+    assert re.search(shown.waits, lines[at + 1])

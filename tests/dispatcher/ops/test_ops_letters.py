@@ -1,0 +1,277 @@
+"""The dead letters of a dispatcher's folder: listed, searched, one of them whole, also while the folder changes."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from dispatcher import AsyncDispatcher, DeadLetters, JournalError
+from dispatcher.ops import OpsConfig, ops_app
+from dispatcher.ops.letter_folders import LetterFolder
+
+from ..cli.letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, failing
+from ..journal.conftest import flip
+from .client import Client
+
+LETTERS = "/dispatchers/shop/dead-letters"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "letters"
+
+
+@pytest.fixture
+def shop(folder: Path) -> Iterator[AsyncDispatcher]:
+    with failing(folder) as dispatcher:
+        yield dispatcher
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(ops_app())
+
+
+def place(shop: AsyncDispatcher, *entities: str, type: Order = Order.PLACED) -> None:
+    for entity in entities:
+        assert shop.post(OrderEvent(type, entity))
+    assert shop.await_drained(WAIT_S)
+
+
+def entities(found: Any) -> list[str]:
+    return [each["entity"] for each in found["items"]]
+
+
+def test_letters_are_listed_newest_first(client: Client, shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2")
+
+    found = client.json(LETTERS)
+
+    assert entities(found) == ["o2", "o1"]
+    assert (found["total"], found["next"], found["damage"]) == (2, None, [])
+    assert found["items"][1] | {"at": 0} == {
+        "number": 1,
+        "at": 0,
+        "event_class": "Order",
+        "event_type": "PLACED",
+        "entity": "o1",
+        "attempts": 1,
+        "error": "ValueError: no stock for o1\nat all",
+        "is_declared": True,
+    }
+    assert found["items"][0]["at"] > 1_600_000_000_000
+
+
+def test_a_list_goes_on_at_its_cursor_while_letters_come(client: Client, shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2", "o3")
+    first = client.json(LETTERS, limit=2)
+    place(shop, "o4")
+
+    second = client.json(LETTERS, limit=2, after=first["next"])
+
+    assert (entities(first), entities(second), second["next"]) == (["o3", "o2"], ["o1"], None)
+
+
+def test_each_look_reads_what_came_and_what_left_since(folder: Path, shop: AsyncDispatcher) -> None:
+    one = LetterFolder(folder)
+    place(shop, "o1", "o2", "o3")
+    first = one.read()
+    DeadLetters(folder).discard([2])
+    place(shop, "o4")
+
+    second = one.read()
+
+    assert [letter.seq for letter in first.newest_first] == [3, 2, 1]
+    assert [letter.seq for letter in second.newest_first] == [4, 3, 1]
+    assert one.read() is second  # nothing has changed
+
+
+def test_each_look_agrees_with_a_whole_reading_over_restarts(folder: Path) -> None:
+    one = LetterFolder(folder)
+    for run in range(3):
+        with failing(folder) as shop:
+            place(shop, f"o{run}a", f"o{run}b")
+            one.read()
+            DeadLetters(folder).discard([2 * run + 1])
+            assert [each.seq for each in one.read().newest_first[::-1]] == [each.number for each in DeadLetters(folder)]
+    assert one.read().damage == ()
+
+
+def test_another_folder_in_its_place_is_read_from_its_beginning(folder: Path, tmp_path: Path) -> None:
+    one = LetterFolder(folder)
+    with failing(folder) as shop:
+        place(shop, "o1", "o2")
+        one.read()
+    shutil.rmtree(folder)
+    with failing(folder) as shop:
+        place(shop, "other")
+
+        assert [each.seq for each in one.read().newest_first] == [1]
+
+
+def test_a_search_finds_letters_with_all_its_words(client: Client, shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "O\u00e9")
+    place(shop, "o1", type=Order.PAID)
+    assert shop.post(OtherEvent(Other.PLACED))
+    assert shop.await_drained(WAIT_S)
+
+    def found(search: str) -> list[int]:
+        page = client.json(LETTERS, search=search)
+        assert page["total"] == (4 if not search else None)
+        return [each["number"] for each in page["items"]]
+
+    assert found("O1") == [3, 1]
+    assert found("no stock o1 PAID") == [3]
+    assert found("o\u00c9") == [2]
+    assert found("other.placed any") == [4]
+    assert found("letters.py") == [4, 3, 2, 1]  # in the traceback
+    assert found("nothing like it") == []
+    assert found("") == [4, 3, 2, 1]
+
+
+def test_one_letter_is_shown_whole_and_its_event_if_payloads_are_shown(shop: AsyncDispatcher) -> None:
+    place(shop, "o1")
+
+    found = Client(ops_app()).json(f"{LETTERS}/1")
+    with_payload = Client(ops_app(OpsConfig(show_payloads=True))).json(f"{LETTERS}/1")
+
+    assert "in fail" in found["traceback"]
+    assert (found["entity"], found["event"]) == ("o1", None)
+    assert with_payload["event"] == {"type": 1, "entity": "o1"}
+    assert found["journal"]
+
+
+def test_a_search_reads_nothing_that_is_not_shown(shop: AsyncDispatcher) -> None:
+    shop.register(Other, fail_quietly)
+    assert shop.post(OtherEvent(Other.PLACED))
+    assert shop.await_drained(WAIT_S)
+
+    def count(config: OpsConfig) -> int:
+        return len(Client(ops_app(config)).json(LETTERS, search="OtherEvent(")["items"])
+
+    assert (count(OpsConfig()), count(OpsConfig(show_payloads=True))) == (0, 1)
+
+
+def fail_quietly(event: object) -> None:
+    raise ValueError
+
+
+def test_a_letter_that_is_not_there_and_other_targets_are_not_found(client: Client, shop: AsyncDispatcher) -> None:
+    with failing(None) as none:
+        none.name = "none"
+        assert client.error(f"{LETTERS}/17")[0] == 404
+        assert client.error("/dispatchers/none/dead-letters") == (404, "none: its dead letters are not in a folder")
+        assert client.error("/dispatchers/nobody/dead-letters")[0] == 404
+        assert client.error(f"{LETTERS}/x")[0] == 404
+        assert client.error(f"{LETTERS}/{'9' * 5000}")[0] == 404
+        assert client.error(LETTERS, after="x")[0] == 400
+
+
+def test_users_find_the_letters_of_their_entities_without_their_errors(shop: AsyncDispatcher) -> None:
+    async def may_see(request: object) -> Any:
+        return lambda entity: entity == "mine"
+
+    place(shop, "mine", "other")
+    client = Client(ops_app(OpsConfig(show_payloads=True), may_see=may_see))
+
+    found, whole = client.json(LETTERS), client.json(f"{LETTERS}/1")
+
+    assert (entities(found), found["total"]) == (["mine"], None)
+    assert found["items"][0]["error"] == "ValueError"
+    assert (whole["error"], whole["traceback"], whole["event"]) == ("ValueError", "", None)
+    assert client.error(f"{LETTERS}/2")[0] == 404
+    assert client.json(LETTERS, search="stock")["items"] == []
+    assert entities(client.json(LETTERS, search="mine")) == ["mine"]
+
+
+# -- folders that are not as they should be ----------------------------------------------------------------------------
+
+
+def test_damage_is_named_and_the_other_letters_are_listed(client: Client, folder: Path, shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2", "o3")
+    [segment] = folder.glob(".segment-*")
+    flip(segment, segment.read_bytes().index(b'"entity":"o2"'))
+
+    found = client.json(LETTERS)
+
+    assert entities(found) == ["o3", "o1"]
+    assert "hold no intact frame" in found["damage"][0]
+
+
+def test_a_cut_segment_is_listed_as_far_as_it_goes(client: Client, folder: Path, shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2")
+    [segment] = folder.glob(".segment-*")
+    content = segment.read_bytes()
+    one = LetterFolder(folder)
+    one.read()
+    segment.write_bytes(content[:-20])
+
+    assert entities(client.json(LETTERS)) == ["o1"]
+    assert [letter.seq for letter in one.read().newest_first] == [1]
+    segment.write_bytes(content)
+    assert entities(client.json(LETTERS)) == ["o2", "o1"]
+
+
+def test_a_folder_that_is_gone_or_unreadable_is_an_error_in_one_line(
+    client: Client, folder: Path, shop: AsyncDispatcher
+) -> None:
+    place(shop, "o1")
+    assert client.json(LETTERS)["total"] == 1
+    away = folder.rename(folder.with_name("away"))
+
+    assert client.error(LETTERS)[0] == 503
+
+    folder.write_text("not a folder")
+    assert client.error(LETTERS)[0] == 503
+    folder.unlink()
+    away.rename(folder)
+    assert client.json(LETTERS)["total"] == 1
+
+
+def test_a_dispatcher_that_has_not_been_started_has_no_folder_yet(client: Client, folder: Path) -> None:
+    kept = AsyncDispatcher(name="shop", dead_letters=folder)
+
+    assert client.error(LETTERS)[0] == 503
+    assert kept
+
+
+def test_requests_at_once_share_one_reading(
+    folder: Path, shop: AsyncDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    place(shop, "o1")
+    readings, enough = [], threading.Event()
+    read = LetterFolder.read
+
+    def counted(self: LetterFolder) -> Any:
+        readings.append(self)
+        assert enough.wait(WAIT_S)
+        return read(self)
+
+    monkeypatch.setattr(LetterFolder, "read", counted)
+    client = Client(ops_app())
+
+    async def many() -> list[int]:
+        asked = [asyncio.ensure_future(client.send("GET", LETTERS)) for _ in range(8)]
+        while not readings:
+            await asyncio.sleep(0)
+        enough.set()
+        return [(await each).status_code for each in asked]
+
+    assert asyncio.run(many()) == [200] * 8
+    assert len(readings) <= 2
+
+
+def test_a_reading_that_fails_is_not_continued(folder: Path, shop: AsyncDispatcher) -> None:
+    one = LetterFolder(folder.with_name("missing"))
+
+    with pytest.raises(JournalError, match="missing"):
+        one.read()

@@ -1,0 +1,153 @@
+"""What /overview and the paths of its parts say."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, Retry, aio
+from dispatcher.ops import ops_app
+from dispatcher.ops.overview import Overview
+
+from ..conftest import TIMEOUT_S, Work
+from ..coroutines import Keyed, Latched, running_loop
+from ..waiting import until
+from .client import WAIT_S, Client, Job, JobEvent, hanging
+
+
+def sees_nothing(entity: str | None) -> bool:
+    return False
+
+
+async def may_see_nothing(request: object) -> object:
+    return sees_nothing
+
+
+async def may_see_ids(request: object) -> object:
+    return lambda entity: entity is not None
+
+
+def overview(client: Client) -> Overview:
+    return Overview.model_validate(client.json("/overview"))
+
+
+def fail(event: object) -> None:
+    raise ConnectionError("it is down")
+
+
+def test_a_dispatcher_has_curves() -> None:
+    with hanging("central"):
+        found = Client(ops_app()).json("/dispatchers/central/curves")
+
+    assert found.keys() == {"queue", "rate", "failing", "busy"}
+
+
+def test_lanes_show_what_is_in_flight_and_what_waits_behind_which_key() -> None:
+    with running_loop() as loop:
+        latched = Latched(loop)
+        dispatcher = AsyncDispatcher(name="central", loop=loop)
+        dispatcher.register(Work, aio.AsyncioHandler(latched.handle, capacity=5))
+        with dispatcher:
+            for number in range(4):
+                dispatcher.post(Keyed(number, key="slow"))
+            dispatcher.post(Keyed(9, key="quick"))
+            latched.await_begun(0, 9)
+            until(lambda: dispatcher.view.lanes()[0].waiting == 3)
+
+            [lane] = Client(ops_app()).json("/dispatchers/central/lanes")["items"]
+            [masked] = Client(ops_app(may_see=may_see_ids)).json("/dispatchers/central/lanes")["items"]  # type: ignore[arg-type]
+            latched.end(0, 9, 1, 2, 3)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert (lane["handler"], lane["capacity"], lane["is_full"]) == ("Latched.handle", 5, False)
+    assert (lane["in_flight"], lane["waiting"]) == (2, 3)
+    slow, quick = lane["keys"]
+    assert (slow["key"], slow["in_flight"], slow["waiting"], slow["entity"]) == ("slow", 1, 3, "job_0")
+    assert (quick["key"], quick["in_flight"], quick["waiting"]) == ("quick", 1, 0)
+    assert (slow["event_class"], slow["event_type"]) == ("Work", "DO")
+    assert slow["running_s"] > 0
+    assert [(key["key"], key["entity"]) for key in masked["keys"]] == [(None, "job_0"), (None, "job_9")]
+
+
+def test_failures_are_grouped_by_type_and_error_class() -> None:
+    with hanging("central") as central:
+        central.post(Job.FAIL, "a")
+        central.post(Job.FAIL, "b")
+        assert central.dispatcher.await_drained(WAIT_S)
+
+        [group] = Client(ops_app()).json("/dispatchers/central/failures/groups")["items"]
+        path = "/dispatchers/central/failures/groups"
+        [masked] = Client(ops_app(may_see=may_see_nothing)).json(path)["items"]  # type: ignore[arg-type]
+
+    assert (group["event_class"], group["event_type"], group["error_class"]) == ("Job", "FAIL", "ValueError")
+    assert (group["failed"], group["retried"]) == (2, 0)
+    assert group["first"] == group["since"] <= group["last"] == group["newest"]["at"]
+    assert group["newest"]["entity"] == "b"
+    assert "raise ValueError" in group["newest"]["frames"][-1]
+    assert (masked["newest"]["entity"], masked["newest"]["message"]) == (None, "")
+
+
+def test_the_overview_tells_what_waits_at_each_dispatcher() -> None:
+    with hanging("central") as central:
+        central.hang("a")
+        for entity in ("b", "b", "c"):
+            central.post(Job.WAIT, entity)
+        central.post(Job.START)
+
+        found = overview(Client(ops_app(name="shop")))
+        masked = overview(Client(ops_app(may_see=may_see_nothing)))  # type: ignore[arg-type]
+
+    [row] = found.dispatchers
+    assert (found.name, found.problems) == ("shop", [])
+    assert row.numbers.running is not None
+    assert row.numbers.running.what == "Job.HANG of a"
+    assert [(each.name, each.queued) for each in row.waits.types] == [("Job.WAIT", 3), ("Job.START", 1)]
+    assert [(each.entity, each.queued) for each in row.waits.entities] == [("b", 2), ("c", 1)]
+    assert masked.dispatchers[0].waits.entities == []
+
+
+def test_a_dispatcher_that_replaces_another_of_its_name_is_shown_beside_it() -> None:
+    first = AsyncDispatcher(name="central")
+    with hanging("central") as central:
+        central.post(Job.FAIL)
+        assert central.dispatcher.await_drained(WAIT_S)
+
+        found = overview(Client(ops_app()))
+
+    assert [row.numbers.state for row in found.dispatchers].count("STARTED") == 1
+    assert len(found.dispatchers) == 2
+    assert first.name == "central"
+
+
+def test_a_full_queue_is_a_problem_of_the_type_that_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.supervision.health.QUEUE_FULL_AFTER_S", 0.0)
+    with hanging("central") as central:
+        config = DispatcherConfig(queue_capacity=2, queue_full_policy="reject")
+        dispatcher = AsyncDispatcher(config, name="small")
+        dispatcher.register(Job, central.handle)
+        with dispatcher:
+            dispatcher.post(JobEvent(Job.HANG))
+            assert central.entered.wait(WAIT_S)
+            for _ in range(3):
+                dispatcher.post(JobEvent(Job.WAIT))
+
+            [problem] = overview(Client(ops_app())).problems
+            central.release.set()
+
+    assert (problem.problem, problem.dispatcher, problem.name) == ("queue_full", "small", "Job.WAIT")
+    assert problem.since is not None
+    assert problem.waits.startswith("2 events queued")
+
+
+def test_what_is_tried_again_fails_and_waits() -> None:
+    with hanging("central") as central:
+        central.dispatcher.register(Work, fail, on_error=Retry(delay_s=3600, max_delay_s=3600))
+        central.dispatcher.post(Keyed(1))
+        until(lambda: central.dispatcher.stats().retrying)
+
+        found = overview(Client(ops_app()))
+
+    [failing] = found.failing
+    assert (failing.dispatcher, failing.name, failing.error_class) == ("central", "Work.DO", "ConnectionError")
+    assert (failing.failed, failing.retried) == (0, 1)

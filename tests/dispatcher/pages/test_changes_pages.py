@@ -1,0 +1,292 @@
+"""The forms of the pages: each asks first, changes what it has named, and tells what became of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from dispatcher import DeadLetters, ServiceState
+from dispatcher.ops import OpsConfig, OpsDoor, ops_app
+from dispatcher.web import WebConfig
+
+from ..ops.client import WAIT_S, Job, JobEvent, hanging
+from ..ops.test_ops_changes import Shop
+from ..waiting import until
+from .letter_pages import OWN_PAGE, Visitor, links, text_of
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+QUESTIONS = [
+    "/changes/redeliver?dispatcher=shop&letter=1",
+    "/changes/discard?dispatcher=shop&letter=1",
+    "/changes/cancel?dispatcher=shop&key=daily",
+    "/changes/stop?dispatcher=shop",
+]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    found = Shop(tmp_path / "letters")
+    with found.dispatcher:
+        yield found
+
+
+@pytest.fixture
+def browser() -> Visitor:
+    return Visitor(ops_app(OpsConfig(control=True)), "admin")
+
+
+def outcome(browser: Visitor, answer: httpx.Response) -> str:
+    assert answer.status_code == 303, answer.text
+    return text_of(browser.page(answer.headers["location"]))
+
+
+def test_a_selection_is_redelivered_and_told_letter_by_letter(browser: Visitor, shop: Shop) -> None:
+    shop.place("o1", "o2", "again")
+    shop.is_mended = True
+    path = "/changes/redeliver?dispatcher=shop&letter=1&letter=3"
+
+    question = text_of(browser.page(path))
+    answer = browser.answer_question(path)
+
+    assert question.startswith("2 dead letters of shop will be posted to it again")
+    assert "3 Order.PLACED of again: ValueError: no stock 1 Order.PLACED of o1: ValueError: no stock" in question
+    assert shop.dispatcher.await_drained(WAIT_S)
+    told = outcome(browser, answer)
+    assert "By tester" in told
+    assert "1 handled" in told
+    assert "3 failed again ValueError: no stock" in told
+    assert shop.handled == ["o1"]
+
+
+def test_letters_are_discarded_after_the_question_and_not_before(browser: Visitor, shop: Shop) -> None:
+    shop.place("o1", "o2")
+    path = "/changes/discard?dispatcher=shop&letter=2"
+
+    question = text_of(browser.page(path))
+    before = shop.letters()
+    answer = browser.answer_question(path)
+
+    assert "1 dead letter of shop will be removed from the folder for good" in question
+    assert (before, shop.letters()) == (["o1", "o2"], ["o1"])
+    assert "2 discarded" in outcome(browser, answer)
+
+
+def test_all_letters_that_match_a_search_can_be_chosen(browser: Visitor, shop: Shop) -> None:
+    shop.place("o1", "p1", "o2")
+
+    browser.answer_question("/changes/discard?dispatcher=shop&search=p1&matching=1")
+
+    assert shop.letters() == ["o1", "o2"]
+
+
+def test_letters_that_left_while_the_question_was_asked_are_not_touched_again(browser: Visitor, shop: Shop) -> None:
+    shop.place("o1")
+    journal, shop.is_mended = shop.journal, True
+    fields = [("dispatcher", "shop"), ("journal", journal), ("letter", "1")]
+
+    first = browser.send_form("/changes/redeliver", fields)
+    second = browser.send_form("/changes/redeliver", fields)
+
+    assert shop.dispatcher.await_drained(WAIT_S)
+    assert "1 handled" in outcome(browser, first)
+    assert "1 rejected no such dead letter" in outcome(browser, second)
+    assert shop.handled == ["o1"]
+
+
+@pytest.mark.parametrize("path", QUESTIONS)
+def test_a_question_about_a_dispatcher_that_has_stopped_has_no_button(browser: Visitor, shop: Shop, path: str) -> None:
+    shop.place("o1")
+    shop.dispatcher.stop()
+
+    page = browser.page(path)
+
+    assert "shop is STOPPED" in page
+    assert "<button" not in page
+
+
+def test_a_dispatcher_that_stops_while_the_question_is_asked_changes_nothing(browser: Visitor, shop: Shop) -> None:
+    shop.place("o1")
+    fields = [("dispatcher", "shop"), ("journal", shop.journal), ("letter", "1")]
+    shop.dispatcher.stop()
+
+    answer = browser.send_form("/changes/redeliver", fields)
+
+    assert (answer.status_code, shop.letters()) == (409, ["o1"])
+    assert "shop: is STOPPED" in answer.text
+
+
+def test_nothing_chosen_is_said_and_has_no_button(browser: Visitor, shop: Shop) -> None:
+    for path in ("/changes/redeliver?dispatcher=shop", "/changes/redeliver?dispatcher=shop&letter=17"):
+        page = browser.page(path)
+        assert "No dead letter is chosen" in page
+        assert "<button" not in page
+    assert browser.send_form("/changes/redeliver", [("dispatcher", "shop")]).status_code == 400
+
+
+def test_a_scheduled_post_is_cancelled(browser: Visitor) -> None:
+    with hanging("shop") as shop:
+        post = shop.dispatcher.post_every(3600, JobEvent(Job.START), key="daily")
+
+        answer = browser.answer_question("/changes/cancel?dispatcher=shop&key=daily")
+
+        assert post.is_done()
+        assert "daily cancelled" in outcome(browser, answer)
+
+
+def test_a_dispatcher_is_stopped_and_its_end_is_told(browser: Visitor) -> None:
+    with hanging("shop") as shop, hanging("other") as other:
+        shop.hang()
+        question = text_of(browser.page("/changes/stop?dispatcher=shop"))
+        answer = browser.answer_question("/changes/stop?dispatcher=shop")
+
+        assert "shop will reject posts from now on" in question
+        until(lambda: shop.dispatcher.state is ServiceState.STOPPED)
+        assert "shop stopping" in outcome(browser, answer)
+        shop.release.set()
+        assert shop.dispatcher.wait_for_service_to_stop(WAIT_S)
+        assert "shop stopped" in outcome(browser, answer)
+        assert other.dispatcher.in_state(ServiceState.STARTED)
+
+
+def test_the_page_of_a_dispatcher_leads_to_its_stop(browser: Visitor, shop: Shop) -> None:
+    path = "/dispatcher/shop"
+
+    assert links(browser.page(path), "/changes") == ["/changes/stop?dispatcher=shop"]
+    assert links(Visitor(ops_app(), "admin").page(path), "/changes") == []
+
+
+def test_changes_are_listed(browser: Visitor, shop: Shop) -> None:
+    assert "No change was made" in browser.page("/changes")
+    shop.place("o1")
+    answer = browser.answer_question("/changes/discard?dispatcher=shop&letter=1")
+
+    page = browser.page("/changes")
+
+    assert f'href="{answer.headers["location"]}"' in page
+    assert "tester discard shop 1" in text_of(page)
+
+
+# -- who may, and from where -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [*QUESTIONS, "/changes", "/changes/1"])
+def test_questions_need_controls_and_an_administrator(shop: Shop, path: str) -> None:
+    shop.place("o1")
+
+    for app, role in ((ops_app(), "admin"), (ops_app(OpsConfig(control=True)), "view"), (ops_app(), None)):
+        assert Visitor(app, role).get(path).status_code == 403
+
+
+def test_an_administrator_who_may_not_see_everything_is_shown_no_change(shop: Shop) -> None:
+    async def ids(request: object) -> Any:
+        return lambda entity: entity is not None
+
+    shop.place("o1")
+    browser = Visitor(ops_app(OpsConfig(control=True), may_see=ids), "admin")
+    letters = browser.page("/failures/letters?dispatcher=shop")
+
+    assert [browser.get(path).status_code for path in (*QUESTIONS, "/changes", "/changes/1")] == [403] * 6
+    assert (links(letters, "number=1") != [], links(letters, "/changes")) == (True, [])
+
+
+def test_a_hook_that_fails_gives_an_administrator_a_page_that_says_so() -> None:
+    async def broken(request: object) -> Any:
+        raise LookupError("no such user")
+
+    browser = Visitor(ops_app(OpsConfig(control=True), may_see=broken), "admin")
+
+    assert "LookupError: no such user" in text_of(browser.page("/failures", status=500))
+
+
+@pytest.mark.parametrize("path", [each.partition("?")[0] for each in QUESTIONS])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "same-origin", "origin": "http://evil.example"},
+        {"sec-fetch-site": "", "origin": "null"},
+    ],
+)
+def test_a_form_of_another_web_site_changes_nothing(
+    browser: Visitor, shop: Shop, path: str, headers: dict[str, str]
+) -> None:
+    shop.place("o1")
+    fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal), ("key", "daily")]
+
+    assert browser.send_form(path, fields, **headers).status_code == 403
+    assert shop.letters() == ["o1"]
+    assert shop.dispatcher.in_state(ServiceState.STARTED)
+
+
+def test_a_form_without_controls_or_role_changes_nothing(shop: Shop) -> None:
+    shop.place("o1")
+    fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal)]
+
+    for app, role in ((ops_app(), "admin"), (ops_app(OpsConfig(control=True)), "view")):
+        assert Visitor(app, role).send_form("/changes/discard", fields).status_code == 403
+    assert shop.letters() == ["o1"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        [("dispatcher", "nobody"), ("letter", "1"), ("journal", "x")],
+        [("dispatcher", "shop"), ("letter", "x"), ("journal", "x")],
+        [("dispatcher", "shop"), ("letter", "1")],
+        [("dispatcher", "shop"), *[("letter", "1")] * 501, ("journal", "x")],
+        [("dispatcher", "shop"), *[("letter", "1")] * 1001],
+    ],
+)
+def test_a_form_that_no_page_sends_is_refused(browser: Visitor, shop: Shop, fields: list[tuple[str, str]]) -> None:
+    shop.place("o1")
+
+    assert browser.send_form("/changes/discard", fields).status_code in (400, 404, 409)
+    assert shop.letters() == ["o1"]
+
+
+def test_each_form_leaves_an_audit_line_also_when_it_is_refused(
+    browser: Visitor, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.place("o1")
+    journal = shop.journal
+    fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", journal)]
+    with caplog.at_level(logging.INFO, "dispatcher.audit"):
+        browser.send_form("/changes/discard", fields)
+        browser.send_form("/changes/discard", [("dispatcher", "nobody"), *fields[1:]])
+        browser.send_form("/changes/discard", fields, **{"sec-fetch-site": "cross-site"})
+
+    lines = [record.getMessage().split("\t") for record in caplog.records if record.name == "dispatcher.audit"]
+    assert [(line[0], line[2], line[3], line[4]) for line in lines[:2]] == [
+        ("USER=tester", "OPERATION=discard 1 dead letter: 1", "TARGET=shop", "RESULT=SUCCESS"),
+        ("USER=tester", "OPERATION=discard dead letters", "TARGET=nobody", "RESULT=FAILURE"),
+    ]
+    assert lines[2][4] == "RESULT=FAILURE"
+
+
+def test_a_door_takes_the_forms_of_its_own_pages_only(shop: Shop) -> None:
+    shop.place("o1")
+    web = WebConfig(port=0, anonymous_role="admin")
+    door = OpsDoor(OpsConfig(control=True), web, name="shop")
+    with door:
+        base = str(door.url).partition("/ops")[0]
+        page = httpx.get(f"{base}/changes/discard?dispatcher=shop&letter=1").text
+        fields = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page))
+        foreign = httpx.post(f"{base}/changes/discard", data=fields, headers={"origin": "http://evil.example"})
+        unsaid = httpx.post(f"{base}/changes/discard", data=fields)
+        before = DeadLetters(shop.folder).count()
+        own = httpx.post(f"{base}/changes/discard", data=fields, headers={**OWN_PAGE, "origin": base})
+
+    assert (foreign.status_code, unsaid.status_code, before) == (403, 403, 1)
+    assert (own.status_code, shop.letters()) == (303, [])

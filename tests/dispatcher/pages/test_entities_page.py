@@ -1,0 +1,210 @@
+"""The pages of entities: machines with their numbers, the list, and one entity."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from html import unescape
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from starlette.requests import Request
+
+from dispatcher.metrics import DeclaredTransition, EntityNow, EntityPage, MachineNow, register_entities
+from dispatcher.metrics.transition_ring import ring
+from dispatcher.ops import ops_app
+
+from ..ops.client import Client
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+MANY = 100_000
+BOUND_S = 0.1
+"""Of processor time: other processes may keep the machine busy."""
+
+
+class Orders:
+    """A source of `count` orders, each of which is PAID but the last, which is STUCK."""
+
+    def __init__(self, count: int = 3, machine: str = "Order") -> None:
+        self.machine = machine
+        self.ids = [f"order_{number:06}" for number in range(count)]
+        register_entities(self)
+
+    def _now(self, id: str) -> EntityNow:
+        state = "STUCK" if id == self.ids[-1] else "PAID"
+        return EntityNow(self.machine, id, state, 1_700_000_000.0, last_event="PAY")
+
+    def machine_numbers(self) -> list[MachineNow]:
+        return [MachineNow(self.machine, {"PAID": len(self.ids) - 1, "STUCK": 1}, 2 * len(self.ids), 4)]
+
+    def entities(
+        self, machine: str, *, state: str | None = None, prefix: str = "", after: str = "", limit: int = 100
+    ) -> EntityPage:
+        if machine != self.machine:
+            return EntityPage((), False, 0)
+        found = (
+            id for id in ([self.ids[-1]] if state == "STUCK" else self.ids) if id > after and id.startswith(prefix)
+        )
+        items = [self._now(id) for _, id in zip(range(limit + 1), found, strict=False)]
+        return EntityPage(items[:limit], len(items) > limit, None if prefix else len(self.ids))
+
+    def find_entity(self, entity: str, machine: str | None = None) -> list[EntityNow]:
+        return [self._now(entity)] if entity in self.ids and machine in (None, self.machine) else []
+
+    def initial_state(self, machine: str) -> str | None:
+        return "NEW" if machine == self.machine else None
+
+    def declared_transitions(self, machine: str) -> list[DeclaredTransition]:
+        if machine != self.machine:
+            return []
+        return [DeclaredTransition("NEW", "PAY", "PAID"), DeclaredTransition("PAID", "HANG", "STUCK")]
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(ops_app(), prefix="")
+
+
+def page(client: Client, path: str, **query: str) -> str:
+    answer = client.get(path, **query)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8"), answer.text
+    return answer.text
+
+
+def test_a_machine_is_drawn_with_the_number_of_entities_in_each_state_which_leads_to_their_list(client: Client) -> None:
+    orders = Orders(1001)
+
+    text = page(client, "/entities")
+
+    [graph] = re.findall(r'<svg class="graph".*?</svg>', text, re.DOTALL)
+    assert "1,001 entities, 2,002 transitions" in text
+    assert "4 events refused" in text
+    assert re.search(r'<a href="/entities\?machine=Order&amp;state=PAID"><g class="state taken">.*?>1,000<', graph)
+    assert 'state=NEW"><g class="state vacant">' in graph
+    assert orders.machine == "Order"
+
+
+def test_the_only_machine_is_listed_at_once_and_one_of_several_when_it_is_chosen(client: Client) -> None:
+    orders = Orders(3)
+    alone = page(client, "/entities")
+    other = Orders(3, "Parcel")
+    together, chosen = page(client, "/entities"), page(client, "/entities", machine="Parcel")
+
+    assert 'href="/entity/order_000000?machine=Order"' in alone
+    assert "/entity/order_000000" not in together
+    assert 'href="/entity/order_000000?machine=Parcel"' in chosen
+    assert (orders.machine, other.machine) == ("Order", "Parcel")
+
+
+def test_the_list_shows_state_age_and_last_event_and_leads_to_its_next_page(client: Client) -> None:
+    orders = Orders(250)
+
+    first = page(client, "/entities", machine="Order", prefix="order_0")
+    [following] = re.findall(r'rel="next" href="([^"]+)"', first)
+    second = page(client, "/entities", **dict(parse_qsl(urlsplit(unescape(following)).query)))
+
+    assert first.count('<td class="id">') == second.count('<td class="id">') == 100
+    assert '<span data-since="1700000000000">' in first
+    assert ">PAY<" in first
+    assert "order_000100" in second
+    assert "order_000099<" not in second
+    assert orders.machine == "Order"
+
+
+def test_a_machine_without_a_table_has_its_counts_without_a_drawing(client: Client) -> None:
+    orders = Orders(2)
+    orders.declared_transitions = lambda machine: []  # type: ignore[method-assign]
+
+    text = page(client, "/entities")
+
+    assert 'state=PAID">PAID <strong>1</strong>' in text
+    assert "<svg" not in text
+    assert "There is no drawing of this machine." in page(client, "/entity/order_000000")
+
+
+def test_a_source_of_an_earlier_release_is_shown(client: Client) -> None:
+    """A source has no declared_transitions unless it wants its machines to be drawn."""
+
+    class Earlier(Orders):
+        declared_transitions = None  # type: ignore[assignment]
+
+    source = Earlier(2)
+
+    assert "2 entities" in page(client, "/entities")
+    assert source.machine == "Order"
+
+
+def test_an_entity_has_its_path_and_its_transitions_with_links_below_the_prefix(client: Client) -> None:
+    orders = Orders(3)
+    ring.resize(100)
+    ring.add([("order_000001", "Order", "NEW", "PAY", "PAID", 1_700_000_000_000_000_000)])
+
+    text = page(client, "/entity/order_000001", machine="Order")
+
+    assert '<g class="state now">' in text
+    assert re.search(r"<td[^>]*>NEW</td>.*?PAY.*?PAID", text, re.DOTALL)
+    assert 'href="/entities?machine=Order"' in text
+    assert orders.machine == "Order"
+
+
+def test_ids_and_machines_never_become_markup(client: Client) -> None:
+    hostile = "<script>alert(1)</script>\u202e&"
+    orders = Orders(1, hostile)
+    orders.ids = [hostile]
+
+    texts = [page(client, "/entities"), page(client, f"/entity/{'%3Cscript%3Ealert(1)%3C/script%3E%E2%80%AE&'}")]
+    texts.append(page(client, "/entities", machine=hostile, prefix='"><img src=x onerror=alert(1)>'))
+
+    for text in texts:
+        assert "alert(1)</script>" not in text
+        assert "<img" not in text
+        assert "\u202e" not in text
+
+
+def test_what_is_unknown_is_not_found(client: Client) -> None:
+    orders = Orders(1)
+
+    assert client.get("/entities", machine="Parcel").status_code == 404
+    assert client.get("/entity/nobody").status_code == 404
+    assert client.get("/entity/order_000000", after="x").status_code == 400
+    assert orders.machine == "Order"
+
+
+def test_who_may_see_some_entities_sees_only_these() -> None:
+    orders = Orders(5)
+
+    async def may_see(_: Request) -> Callable[[str | None], bool]:
+        return lambda entity: entity == "order_000003"
+
+    client = Client(ops_app(may_see=may_see), prefix="")
+
+    assert re.findall(r"order_\d+(?=</a>)", page(client, "/entities")) == ["order_000003"]
+    assert client.get("/entity/order_000001").status_code == 403
+    assert orders.machine == "Order"
+
+
+@pytest.mark.slow
+def test_a_page_of_many_entities_comes_soon(client: Client) -> None:
+    from statemachines import TransitionRecorder
+    from tests.statemachines.test_recorder import E, S, Thing
+
+    recorder = TransitionRecorder(ends={"Thing": {S.DOWN}})
+    things = [Thing(recorder, f"thing_{number:06}") for number in range(MANY)]
+    for thing in things[:: MANY // 10]:
+        thing.handle(E.START)
+    page(client, "/entities")
+
+    took = []
+    for query in ({}, {"state": "UP"}, {"state": "NEW"}, {"prefix": "thing_0999"}) * 3:
+        begun_s = time.process_time()
+        page(client, "/entities", **query)
+        took.append(time.process_time() - begun_s)
+
+    assert min(took[1::4]) < BOUND_S
+    assert max(min(took[each::4]) for each in range(4)) < BOUND_S

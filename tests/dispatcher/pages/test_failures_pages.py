@@ -1,0 +1,243 @@
+"""/failures and the pages of dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from dispatcher import AsyncDispatcher
+from dispatcher.ops import OpsConfig, ops_app
+
+from ..cli.letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, failing
+from ..journal.conftest import flip
+from .letter_pages import Visitor, links, text_of
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{ 7*7 }}"
+LIST = "/failures/letters?dispatcher=shop"
+
+
+@pytest.fixture(autouse=True)
+def _patient(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages wait for a folder that is read for the first time: on a busy machine it would come with the next update."""
+    monkeypatch.setattr("dispatcher.pages.failures._SOON_S", WAIT_S)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[AsyncDispatcher]:
+    with failing(tmp_path / "letters") as dispatcher:
+        yield dispatcher
+
+
+def place(shop: AsyncDispatcher, *entities: str) -> None:
+    for entity in entities:
+        assert shop.post(OrderEvent(Order.PLACED, entity))
+    assert shop.await_drained(WAIT_S)
+
+
+def visitor(role: Any = None, **options: Any) -> Visitor:
+    return Visitor(ops_app(OpsConfig(**options)), role)
+
+
+def test_equal_failures_are_one_row_with_the_newest_event_and_its_traceback(shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2", "o3")
+
+    page = visitor().page("/failures")
+
+    assert page.count("<details") == 1
+    assert "Order. PLACED ValueError: no stock for o3\\nat all The newest, of o3 , at" in text_of(page)
+    assert 'data-label="failures">3</td>' in page
+    assert "in fail\n" in page
+
+
+def test_a_daemon_without_failures_says_so() -> None:
+    page = text_of(visitor().page("/failures"))
+
+    assert "No event has failed since the start." in page
+    assert "No dispatcher keeps the events that fail for good" in page
+
+
+def test_each_folder_of_dead_letters_is_linked_with_its_number(shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2")
+
+    page = visitor().page("/failures")
+
+    assert links(page, "/failures/letters") == [LIST]
+    assert 'data-label="in its folder">2</td>' in page
+
+
+def test_letters_are_listed_searched_and_shown_whole(shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2")
+    browser = visitor(show_payloads=True)
+
+    listed, found = browser.page(LIST), browser.page(f"{LIST}&search=o2")
+    letter = browser.page(links(found, "/failures/letter?")[0])
+
+    assert links(listed, "/failures/letter?") == [
+        "/failures/letter?dispatcher=shop&number=2",
+        "/failures/letter?dispatcher=shop&number=1",
+    ]
+    assert links(found, "/failures/letter?") == ["/failures/letter?dispatcher=shop&number=2"]
+    assert "no stock for o2 at all Traceback (most recent call last):" in text_of(letter)
+    assert '"entity": "o2"' in text_of(letter)
+
+
+def test_a_long_list_goes_on_at_older_letters(shop: AsyncDispatcher) -> None:
+    place(shop, *(f"o{number}" for number in range(103)))
+    browser = visitor()
+
+    first = browser.page(LIST)
+    [older] = links(first, "after=")
+    second = browser.page(older)
+
+    assert (first.count("<tr data-key"), second.count("<tr data-key")) == (100, 3)
+    assert "103 dead letters in the folder" in text_of(first)
+    assert links(second, "after=") == []
+
+
+def test_hostile_text_is_shown_as_text(shop: AsyncDispatcher) -> None:
+    place(shop, HOSTILE)
+    browser = visitor("admin", control=True, show_payloads=True)
+
+    pages = [browser.page(path) for path in ("/failures", LIST, "/failures/letter?dispatcher=shop&number=1")]
+    pages.append(browser.page("/changes/redeliver?dispatcher=shop&letter=1"))
+    pages.append(browser.page(f"{LIST}&search=%22%3E%3Cscript%3E"))
+
+    for page in pages:
+        assert "<script>alert" not in page
+        assert "<img" not in page
+        assert "\u202e" not in page
+        assert page.count("<script") == 1  # the site's own
+    assert all("alert(1)" in page for page in pages[:4])
+    assert all("{{ 7*7 }}" in page for page in pages[:4])
+
+
+def test_letters_of_no_folder_have_no_list() -> None:
+    with failing(None) as shop:
+        page = visitor().page(LIST, 404)
+
+    assert shop
+    assert "its dead letters are not in a folder" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/failures/letters", 400),
+        ("/failures/letters?dispatcher=nobody", 404),
+        (f"{LIST}&after=x", 400),
+        ("/failures/letter?dispatcher=shop", 400),
+        ("/failures/letter?dispatcher=shop&number=17", 404),
+        ("/failures/letter?dispatcher=shop&number=x", 400),
+    ],
+)
+def test_an_address_of_nothing_is_a_page_that_says_so(shop: AsyncDispatcher, path: str, status: int) -> None:
+    assert '<main id="content">' in visitor().page(path, status)
+
+
+def test_without_controls_or_their_role_nothing_can_be_chosen(shop: AsyncDispatcher) -> None:
+    place(shop, "o1")
+    paths = ("/failures", LIST, "/failures/letter?dispatcher=shop&number=1")
+
+    for browser in (visitor("admin"), visitor("view", control=True), visitor(control=True)):
+        for path in paths:
+            page = browser.page(path)
+            assert "/changes" not in page
+            assert "checkbox" not in page
+
+
+def test_an_administrator_chooses_letters_by_their_boxes(shop: AsyncDispatcher) -> None:
+    place(shop, "o1", "o2")
+
+    page = visitor("admin", control=True).page(LIST)
+
+    assert page.count('<input type="checkbox" name="letter"') == 2
+    assert links(page, "/changes/redeliver") == ["/changes/redeliver"]
+    assert set(links(page, "/changes/discard")) == {"/changes/discard"}
+
+
+def test_a_user_who_may_not_see_everything_sees_no_message_and_no_other_letter(shop: AsyncDispatcher) -> None:
+    async def may_see(request: object) -> Any:
+        return lambda entity: entity == "mine"
+
+    place(shop, "theirs", "mine")
+    browser = Visitor(ops_app(may_see=may_see))
+
+    pages = [browser.page(path) for path in ("/failures", LIST, "/failures/letter?dispatcher=shop&number=2")]
+
+    assert all("no stock for mine" not in page and "theirs" not in page for page in pages)
+    assert "ValueError" in pages[1]
+    assert browser.get("/failures/letter?dispatcher=shop&number=1").status_code == 404
+
+
+def test_links_lead_below_the_path_of_the_app_that_has_the_pages(shop: AsyncDispatcher) -> None:
+    place(shop, "o1")
+    app = Starlette(routes=[Mount("/tools/ops", ops_app(OpsConfig(control=True)))])
+    browser = Visitor(app, "admin")
+
+    page = browser.page("/tools/ops/failures/letters?dispatcher=shop")
+
+    assert links(page, "/failures/letter?")[0].startswith("/tools/ops/failures/letter?")
+    assert links(page, "/changes/redeliver") == ["/tools/ops/changes/redeliver"]
+
+
+# -- folders that are not as they should be ----------------------------------------------------------------------------
+
+
+def test_damage_is_shown_with_the_letters_that_are_there(shop: AsyncDispatcher, tmp_path: Path) -> None:
+    place(shop, "o1", "o2")
+    [segment] = (tmp_path / "letters").glob(".segment-*")
+    flip(segment, segment.read_bytes().index(b'"entity":"o1"'))
+
+    page = visitor().page(LIST)
+
+    assert "hold no intact frame" in page
+    assert page.count("<tr data-key") == 1
+
+
+def test_a_folder_that_is_gone_leaves_the_other_failures(shop: AsyncDispatcher, tmp_path: Path) -> None:
+    place(shop, "o1")
+    shutil.rmtree(tmp_path / "letters")
+
+    page = text_of(visitor().page("/failures"))
+
+    assert "not readable" in page
+    assert "no such journal folder" in page
+    assert "no stock for o1" in page
+    assert '<main id="content">' in visitor().page(LIST, 503)
+
+
+def test_a_letter_of_a_class_that_was_not_declared_is_marked(shop: AsyncDispatcher) -> None:
+    assert shop.post(OtherEvent(Other.PLACED))
+    assert shop.await_drained(WAIT_S)
+    browser = visitor("admin", control=True)
+
+    assert "not declared" in browser.page(LIST)
+    letter = browser.page("/failures/letter?dispatcher=shop&number=1")
+    assert links(letter, "/changes/redeliver") == []
+    assert len(links(letter, "/changes/discard")) == 1
+
+
+def test_many_folders_are_read_for_one_page(tmp_path: Path) -> None:
+    shops = [AsyncDispatcher(name=f"shop-{number}", dead_letters=tmp_path / f"{number}") for number in range(20)]
+    browser = visitor()
+    with contextlib.ExitStack() as started:
+        for shop in shops:
+            started.enter_context(shop)
+
+        page = browser.page("/failures")
+
+    assert page.count('data-label="in its folder">0</td>') == 20
+    assert "not readable" not in page

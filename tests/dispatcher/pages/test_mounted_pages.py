@@ -1,0 +1,155 @@
+"""The pages in an app of the user: below any prefix, whole and safe, and without changes unless controls are on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from dispatcher.ops import OpsConfig, ops_app
+from dispatcher.ops.sight import MaySee
+from dispatcher.pages.table import PAGES
+
+from ..ops.client import Client, Hanging, Job, hanging
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\ud800"
+PATHS = ("/", *(page.path for page in PAGES), "/dispatcher/central", "/dispatcher/central/samples")
+
+
+@pytest.fixture(scope="module")
+def central() -> Iterator[Hanging]:
+    """One event is being handled, several wait, and one has failed; all texts are hostile."""
+    with hanging("central") as found:
+        found.post(Job.FAIL, HOSTILE)
+        found.hang(HOSTILE)
+        for entity in ("job 1", "job 1", HOSTILE):
+            found.post(Job.WAIT, entity)
+        yield found
+
+
+def addresses(text: str) -> set[str]:
+    """What the page leads to or loads on its own site."""
+    return {
+        each for each in re.findall(r'(?:href|src|action)="([^"]*)"', text) if not each.startswith(("#", "?", "data:"))
+    }
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_page_is_whole_and_free_of_what_a_strict_policy_forbids(central: Hanging, path: str) -> None:
+    answer = Client(ops_app(), prefix="").get(path)
+
+    assert answer.status_code == 200
+    assert answer.text.startswith("<!DOCTYPE html>")
+    assert answer.text.rstrip().endswith("</html>")
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in answer.headers["content-security-policy"]
+    assert " style=" not in answer.text
+    assert "<style" not in answer.text
+    assert re.findall(r"<script[^>]*>", answer.text) == re.findall(
+        r'<script src="/static/live\.js\?v=\w{8}" defer>', answer.text
+    )
+    assert "<img" not in answer.text
+    assert not set(answer.text) & set("\u202e\ud800")
+
+
+@pytest.mark.parametrize(
+    ("app", "prefix", "root_path"),
+    [
+        (lambda: Starlette(routes=[Mount("/ops", ops_app())]), "/ops", ""),
+        (lambda: Starlette(routes=[Mount("/a b", routes=[Mount("/{team}", ops_app())])]), "/a%20b/x%20y", ""),
+        (lambda: Starlette(routes=[Mount("/ops", ops_app())]), "/ops", "/behind/a/proxy"),
+    ],
+)
+def test_all_links_stay_below_the_prefix(central: Hanging, app: Any, prefix: str, root_path: str) -> None:
+    client = Client(_behind(app(), root_path), prefix=prefix)
+
+    for path in PATHS:
+        page = client.get(path)
+
+        assert page.status_code == 200
+        assert addresses(page.text)
+        outside = [each for each in addresses(page.text) if not each.startswith(f"{root_path}{prefix}/")]
+        assert outside == []
+    for each in addresses(client.get("/").text):
+        inside = each.removeprefix(f"{root_path}{prefix}")
+        assert client.get(inside).status_code == 200, each
+
+
+def _behind(app: Any, root_path: str) -> Any:
+    """The app as a server shows it that a proxy reaches without the prefix."""
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "root_path": root_path, "path": root_path + scope["path"]}, receive, send)
+
+    return served
+
+
+def test_fastapi_can_mount_it(central: Hanging) -> None:
+    fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed")
+    app = fastapi.FastAPI()
+    app.mount("/ops", ops_app())
+
+    page = Client(_behind(app, "/api"), prefix="").get("/ops/")
+
+    assert page.status_code == 200
+    assert all(each.startswith("/api/ops/") for each in addresses(page.text))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("/dispatcher/nobody", "no dispatcher &#39;nobody&#39; in this process"), ("/nowhere", "there is no such page")],
+)
+def test_what_is_not_there_is_a_page_for_people(path: str, text: str) -> None:
+    answer = asyncio.run(Client(ops_app(), prefix="").send("GET", path, headers={"Accept": "text/html"}))
+
+    assert answer.status_code == 404
+    assert "<h1>Not found</h1>" in answer.text
+    assert text in answer.text
+
+
+@pytest.mark.parametrize(("control", "role"), [(False, None), (False, "admin"), (True, None), (True, "user")])
+def test_without_controls_or_an_administrator_no_page_has_a_change(
+    central: Hanging, control: bool, role: str | None
+) -> None:
+    client = Client(ops_app(OpsConfig(control=control)), role, prefix="")
+
+    for path in PATHS:
+        assert 'method="post"' not in client.get(path).text
+
+
+def test_who_may_not_see_an_entity_does_not_find_it_on_any_page(central: Hanging) -> None:
+    async def may_see(_: Any) -> MaySee:
+        return lambda entity: entity == "job 1"
+
+    client = Client(ops_app(may_see=may_see), prefix="")
+
+    texts = "".join(client.get(path).text for path in PATHS)
+
+    assert "onerror" not in texts
+    assert "ValueError: no such job" not in texts, "the message of an error can contain anything"
+    assert "job 1" in texts
+
+
+def test_the_page_of_a_dispatcher_has_its_stack_its_queue_and_its_types(central: Hanging) -> None:
+    text = Client(ops_app(), prefix="").get("/dispatcher/central").text
+
+    assert "hang_here" in text
+    assert re.search(r">job 1</a></td><td class=\"number\" data-label=\"queued\">2<", text), "the queue by entity"
+    assert re.search(r">Job\.WAIT</td><td class=\"number\" data-label=\"queued\">3<", text), "the queue by type"
+    assert "ValueError" in text
+
+
+def test_sampled_stacks_are_folded_and_taken_for_the_page_alone(central: Hanging) -> None:
+    text = Client(ops_app(), prefix="").get("/dispatcher/central/samples", samples=3).text
+
+    assert "3 samples of its stack" in text
+    assert text.count("<summary>") == 1
+    assert "hang_here" in text

@@ -1,0 +1,93 @@
+"""The page of the process."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from starlette.requests import Request
+
+from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service
+from dispatcher.ops import ops_app
+from dispatcher.ops.configuration import HIDDEN, without_secrets
+from dispatcher.pages import process
+
+from ..ops.client import Client
+from .test_entities_page import page
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(ops_app(name="shop"), prefix="")
+
+
+class Broken(Service):
+    def service_start(self) -> None:
+        raise OSError("no <b>disk</b>")
+
+
+def test_it_shows_the_tree_of_services_with_their_states_and_failures(client: Client) -> None:
+    daemon, central, broken = CompositeService("daemon"), AsyncDispatcher(name="central"), Broken("store")
+    daemon.add_service(central)
+    daemon.add_service(broken)
+    with pytest.raises(OSError, match="disk"):
+        daemon.start()
+
+    text = page(client, "/process")
+
+    assert '<li>daemon <span class="chip bad">STOPPED</span> <span class="soft">CompositeService</span>' in text
+    assert '<ul class="tree"><li>central ' in text
+    assert "OSError: no &lt;b&gt;disk&lt;/b&gt;" in text
+
+
+def test_it_shows_the_configuration_folded_and_marks_what_is_set(client: Client) -> None:
+    central = AsyncDispatcher(DispatcherConfig(queue_capacity=7), name="central")
+
+    text = page(client, "/process")
+
+    assert '<summary>central (AsyncDispatcher) <span class="soft">set: queue_capacity</span></summary>' in text
+    assert '<div class="set"><dt>queue_<wbr>capacity</dt><dd>7</dd></div>' in text
+    assert "<details open" not in text
+    assert central.name == "central"
+
+
+def test_it_shows_versions_threads_and_open_files(client: Client) -> None:
+    text = page(client, "/process")
+
+    assert "<dt>Python</dt>" in text
+    assert "MainThread" in text
+    assert "Open files" in text
+    assert "Apache-2.0" in text
+
+
+def test_who_may_not_see_everything_sees_no_configuration() -> None:
+    central = AsyncDispatcher(DispatcherConfig(queue_capacity=7), name="central")
+
+    async def may_see(_: Request) -> object:
+        return lambda entity: entity is not None
+
+    text = page(Client(ops_app(may_see=may_see), prefix=""), "/process")  # type: ignore[arg-type]
+
+    assert "It is shown to those who may see everything." in text
+    assert "queue_<wbr>capacity" not in text
+    assert central.name == "central"
+
+
+def test_lists_of_the_configuration_are_cut_and_their_items_have_names_and_no_secrets() -> None:
+    queue = {"name": "a", "capacity": 50, "queues": [{"name": "b", "state": "RUNNING", "limit": None}]}
+    nodes = [{"host": f"n{number}", "vcores": 2, "rack": ""} for number in range(60)]
+    settings = {"queues": [queue], "nodes": nodes, "tls": {"key_file": "/k"}, "level": 1}
+
+    found = process.grouped("", "", without_secrets(settings), {"queues": [], "nodes": [], "tls": None, "level": 1})
+
+    queues, hosts, tls = found.groups
+    assert queues.groups[0].path == ".queues.a"
+    assert queues.groups[0].groups[0].settings == [("b", "state RUNNING", False)]
+    assert (hosts.settings[0], len(hosts.settings), hosts.left_out) == (("n0", "vcores 2", False), 50, 10)
+    assert tls.settings == [("key_file", HIDDEN, False)]
+    assert found.settings == [("level", "1", False)]
+    assert found.changed == ["queues", "nodes", "tls"]

@@ -1,0 +1,64 @@
+"""The jobs of a daemon that is killed at random come back by themselves, and post each of their times once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dispatcher.journal import recover
+from dispatcher.journal.format.event_codec import marks_of
+from dispatcher.journal.format.frames import ACCEPTED, Frame
+from dispatcher.journal.format.marks import Marks
+from dispatcher.journal.format.segments import segments
+from dispatcher.journal.read import frames_in
+
+from . import _rhythm_daemon
+from .conftest import TIMEOUT_S
+
+MINUTE_NS = 60_000_000_000
+STEPS = {"all": MINUTE_NS, "once": 2 * MINUTE_NS, "period": 90_000_000_000}
+
+
+def run_and_kill(folder: Path, adds: bool, lives_s: float) -> None:
+    command = [sys.executable, "-m", _rhythm_daemon.__name__, str(folder), "adds" if adds else "-"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):  # the moment of the kill is what is random
+            daemon.wait(lives_s)
+        daemon.kill()
+        daemon.wait(TIMEOUT_S)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_time_is_posted_once_whenever_it_is_killed(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+
+    for run in range(6):
+        run_and_kill(tmp_path, run == 0, 0.02 + rng.random() * 0.3)
+    recover(tmp_path / "journal")
+
+    posted: dict[str, list[int]] = {key: [] for key in STEPS}
+    last: dict[str, Marks] = {}
+    for segment in segments(tmp_path / "journal"):
+        for frame in frames_in(segment):
+            if isinstance(frame, Frame) and frame.header.kind == ACCEPTED:
+                for marks in map(marks_of, frame.payload.split(b"\n")):
+                    if marks.has_event:
+                        posted[marks.key].append(marks.fired_ns)
+                    else:
+                        last[marks.key] = marks
+    for key, times in posted.items():
+        steps = [after - before for before, after in pairwise(times)]
+        assert len(times) > 5, key
+        assert min(steps) > 0, key
+        assert all(step % STEPS[key] == 0 for step in steps), key
+        if key != "once":  # which leaves out what was missed
+            assert set(steps) == {STEPS[key]}, key
+        assert last[key].due_ns - times[-1] in (0, STEPS[key])

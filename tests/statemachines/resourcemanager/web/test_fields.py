@@ -1,0 +1,135 @@
+"""A field of an entity is one line: REST, lists and CSV have it from there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from statemachines import resourcemanager
+from statemachines.resourcemanager.read.fields import (
+    APPLICATION_FIELDS,
+    ATTEMPT_FIELDS,
+    CONTAINER_FIELDS,
+    LISTED_ATTEMPT_FIELDS,
+    NODE_FIELDS,
+    PARTITION_FIELDS,
+    PARTITION_USE_FIELDS,
+    QUEUE_FIELDS,
+    QUEUE_USER_FIELDS,
+    ROOT_QUEUE_FIELDS,
+    Around,
+    Field,
+    ListColumn,
+    Unit,
+)
+from statemachines.resourcemanager.reports import ApplicationReport
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.web.pages import applications
+from statemachines.resourcemanager.web.pages.listing import columns_of
+from statemachines.resourcemanager.web.rest import apps, scheduler
+
+from ..daemon.yarn_cluster import Yarn
+from .served import Served
+
+pytestmark = pytest.mark.long
+
+HOUSE = Path(str(resourcemanager.__file__)).parent
+OTHERS = {
+    "web/jmx/beans.py": "sums of queues, by kinds of resources",
+    "web/rest/filters.py": "parameters of requests",
+    "web/rest/resources.py": "types of resources",
+    "web/rest/scheduler.py": "what the scheduler has done last",
+    "web/rest/cluster.py": "sums of the cluster",
+    "web/rest/texts.py": "requests of applications",
+}
+"""Files with keys that fields of entities have too."""
+WRITING = "web/rest/writing"
+"""What changes take, not what there is."""
+
+
+def _length(app: ApplicationReport, _: Around) -> int:
+    return 1000 * len(app.name)
+
+
+NEW = Field[ApplicationReport](
+    "name_length", Unit.COUNT, _length, "nameLength", 99, ListColumn("length", "Length of its name")
+)
+QUEUES = [{"name": "default", "capacity": 100}]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    fields = (*APPLICATION_FIELDS, NEW)
+    monkeypatch.setattr(apps, "APPLICATION_FIELDS", fields)
+    monkeypatch.setattr(applications, "COLUMNS", columns_of(fields))
+    monkeypatch.setattr(applications, "CSV", applications.csv_of(fields))
+    closed = {"kind": "capacity", "acl_administer_queue": " ", "queues": QUEUES}
+    with Yarn(scheduler=closed) as yarn, Served(yarn.manager) as made:
+        yarn.submit("seven77", user="ann")
+        made.publish()
+        yield made
+
+
+def test_a_new_field_is_one_line(served: Served) -> None:
+    [app] = served.ask("/apps?user.name=ann").json()["apps"]["app"]
+    [row] = csv.DictReader(io.StringIO(served.ask("//cluster/apps?format=csv&user.name=ann").text))
+    page = served.ask("//cluster/apps?sort=length&user.name=ann").text
+
+    assert (app["nameLength"], row["name_length"]) == (7000, "7000")
+    assert "Length of its name</a></th>" in page
+    assert '<td class="">7,000</td>' in page
+
+
+def test_a_new_field_is_hidden_from_those_that_may_not_view_the_application(served: Served) -> None:
+    [app] = served.ask("/apps?user.name=bob").json()["apps"]["app"]
+    [row] = csv.DictReader(io.StringIO(served.ask("//cluster/apps?format=csv&user.name=bob").text))
+    page = served.ask("//cluster/apps?sort=length&user.name=bob").text
+
+    assert "nameLength" not in app
+    assert app["diagnostics"] == "N/A"
+    assert row["name_length"] == "not shown to you"
+    assert "7,000" not in page
+
+
+@pytest.mark.parametrize("user", ["ann", "bob"])
+@pytest.mark.parametrize("path", ["/cluster/apps", "/cluster/apps/ACCEPTED", "/cluster"])
+def test_a_row_has_a_cell_for_each_column(served: Served, path: str, user: str) -> None:
+    """A row of an application that the user may not view had six more, which moved its note out of the table."""
+    page = served.ask(f"/{path}?user.name={user}").text
+
+    before, _, after = page.partition('<tbody id="rows">')
+    cells, titles = after.partition("</tbody>")[0].count("<td"), before.rpartition("<thead>")[2].count("<th ")
+    assert cells == titles
+
+
+def test_a_new_field_of_queues_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Field[QueueInfo]("name_length", Unit.COUNT, lambda queue, _: len(queue.path), "nameLength")
+    monkeypatch.setattr(scheduler, "QUEUE_FIELDS", (*QUEUE_FIELDS, new))
+    with Yarn(scheduler={"kind": "capacity", "queues": QUEUES}) as yarn, Served(yarn.manager) as served:
+        (queue,) = served.get("/scheduler")["scheduler"]["schedulerInfo"]["queues"]["queue"]
+
+    assert queue["nameLength"] == len("root.default")
+
+
+def test_a_key_of_rest_stands_in_one_file() -> None:
+    """In a second one, a new field would be two lines, and two surfaces could differ."""
+    texts = {str(file.relative_to(HOUSE)): file.read_text() for file in HOUSE.rglob("*.py") if WRITING not in str(file)}
+    attempts = *LISTED_ATTEMPT_FIELDS, *ATTEMPT_FIELDS
+    queues = *ROOT_QUEUE_FIELDS, *QUEUE_FIELDS, *PARTITION_FIELDS, *PARTITION_USE_FIELDS, *QUEUE_USER_FIELDS
+    fields: list[Field[Any]] = [*APPLICATION_FIELDS, *NODE_FIELDS, *attempts, *CONTAINER_FIELDS, *queues]
+    names = {field.rest for field in fields if field.rest is not None and field.rest.lower() != field.rest}
+
+    homes = {name: {file for file, text in texts.items() if json.dumps(name) in text} - set(OTHERS) for name in names}
+
+    assert len(names) > 100
+    assert {name: files for name, files in homes.items() if files != {"read/fields.py"}} == {}
