@@ -119,6 +119,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep the format of the lines that tests read.
+
+    pytest adds its handlers to each logger that does not propagate, and Spark's loggers, which do not once they have
+    logged an error, make each of their handlers write JSON: for all loggers, in all later tests.
+    """
+    logs = session.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (logs.caplog_handler, logs.report_handler):
+        handler.setFormatter = lambda _: None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest pieces of work that a worker takes first: Spark's tests, then files with tests that take seconds."""
     long_files = set()
