@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from dispatcher.util.garbage import Freezer
 
-from .effort import tries
+from .kit import tries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

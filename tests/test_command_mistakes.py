@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.cli import USER_ERROR, group
 
-from .commands import Ended, run_here
-from .effort import tries
 from .journal_rows import begin, end
+from .kit import tries
+from .kit.commands import Ended, run_here
 
 pytestmark = pytest.mark.long
 

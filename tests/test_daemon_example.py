@@ -22,8 +22,8 @@ import pytest
 
 from dispatcher.journal import EVENTS, read_rows, verify
 
-from .commands import COMMAND
-from .dispatcher.waiting import until
+from .kit import until
+from .kit.commands import COMMAND
 
 pytest.importorskip("uvicorn", reason="the door's extra is not installed: pip install 'central-dispatcher[web]'")
 pytestmark = pytest.mark.long

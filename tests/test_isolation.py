@@ -16,7 +16,7 @@ import pytest
 from dispatcher.supervision.systemd import notify_socket
 from dispatcher.web import doors
 
-from .commands import ROOT, TIMEOUT_S, run_command
+from .kit.commands import ROOT, TIMEOUT_S, run_command
 
 pytestmark = pytest.mark.long
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from .dispatcher.waiting import until
 from .documents import ROOT, examples_of
+from .kit import until
 from .test_programs import EXAMPLES, TIMEOUT_S, Program
 
 pytestmark = pytest.mark.long

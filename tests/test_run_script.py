@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .commands import ROOT, TIMEOUT_S, read_until
+from .kit.commands import ROOT, TIMEOUT_S, read_until
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 

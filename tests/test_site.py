@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .commands import ROOT
+from .kit.commands import ROOT
 
 pytestmark = pytest.mark.slow
 

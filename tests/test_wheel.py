@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from .commands import COMMAND, ROOT, run_command
 from .installs import PACKAGES, TIMEOUT_S, build_wheel, copy_tree, pip
+from .kit.commands import COMMAND, ROOT, run_command
 
 pytestmark = pytest.mark.long
 

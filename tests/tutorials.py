@@ -29,8 +29,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import IO, NamedTuple
 
-from .commands import living_in_session
 from .documents import ROOT
+from .kit.commands import living_in_session
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ON_SPARK = ("what-if",)

@@ -29,10 +29,9 @@ from dispatcher.mailbox import ManualClock, RejectedExecutionError
 from dispatcher.testing import InlineDispatcher
 from dispatcher.util import threads
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from .coroutines import Keyed
+from ..kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
+from ..kit.coroutines import Keyed
 from .journal.conftest import Job, Posted
-from .waiting import until
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -22,7 +22,7 @@ from dispatcher import (
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 
 Make = Callable[..., AsyncDispatcher]
 

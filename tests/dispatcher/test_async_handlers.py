@@ -26,9 +26,8 @@ from dispatcher.mailbox import ManualClock
 from dispatcher.queue.flags import DRAINING
 from dispatcher.util.frames import CAN_READ_FRAMES
 
-from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
-from .coroutines import Keyed, Latched, running_loop
-from .waiting import until
+from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
+from ..kit.coroutines import Keyed, Latched, running_loop
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -13,9 +13,8 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, Retry
 from dispatcher.queue.flags import ABANDONED
 
-from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
-from .coroutines import Keyed, Latched, running_loop
-from .waiting import until
+from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
+from ..kit.coroutines import Keyed, Latched, running_loop
 
 Make = Callable[..., AsyncDispatcher]
 

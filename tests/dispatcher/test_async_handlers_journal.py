@@ -15,9 +15,8 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, aio
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 
-from .conftest import TIMEOUT_S, Other, Work
-from .coroutines import Keyed, Latched, running_loop
-from .waiting import until
+from ..kit import TIMEOUT_S, Other, Work, until
+from ..kit.coroutines import Keyed, Latched, running_loop
 
 
 @dataclass

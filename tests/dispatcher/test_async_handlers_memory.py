@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, aio
 
-from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
-from .coroutines import Keyed, running_loop
-from .waiting import until, until_released
+from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until, until_released
+from ..kit.coroutines import Keyed, running_loop
 
 Make = Callable[..., AsyncDispatcher]
 Handle = Callable[[Any], Coroutine[Any, Any, None]]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, aio
 
-from .conftest import TIMEOUT_S, Work, assert_accounts_balance
-from .coroutines import Keyed, Latched, running_loop
-from .waiting import until
+from ..kit import TIMEOUT_S, Work, assert_accounts_balance, until
+from ..kit.coroutines import Keyed, Latched, running_loop
 
 
 @pytest.fixture(scope="module")

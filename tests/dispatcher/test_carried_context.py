@@ -28,8 +28,8 @@ from dispatcher import (
 from dispatcher.journal import recover
 from dispatcher.mailbox import ManualClock
 
-from .conftest import TIMEOUT_S, Gate
-from .coroutines import running_loop
+from ..kit import TIMEOUT_S, Gate
+from ..kit.coroutines import running_loop
 from .journal.conftest import Job, Posted, after_a_crash
 
 REQUEST: ContextVar[str] = ContextVar("event", default="-")  # a name that the journal's lines have as well

@@ -18,8 +18,8 @@ from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, Retry
 from dispatcher.journal.format.frames import Frame, FrameReader
 from dispatcher.util.figures import counted
 
-from ..commands import COMMAND, ROOT, Ended, run_command, run_here
 from ..journal_rows import begin, end
+from ..kit.commands import COMMAND, ROOT, Ended, run_command, run_here
 from .journal.conftest import Job, Posted, after_a_crash
 
 pytestmark = pytest.mark.long

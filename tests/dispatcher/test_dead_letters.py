@@ -15,6 +15,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DeadLetters, DispatcherConfig, JournalError, JournalWriter, MultiDispatcher
 from dispatcher.config import JournalConfig
 
+from ..kit import TIMEOUT_S, Gate
 from .cli.letters import (
     WAIT_S,
     Order,
@@ -27,7 +28,6 @@ from .cli.letters import (
     leave_partitioned_letters,
 )
 from .cli.letters import Other as OtherType
-from .conftest import TIMEOUT_S, Gate
 from .journal.conftest import flip
 
 ENTITIES = ("o1", "o2", "o3")

@@ -14,8 +14,7 @@ from dispatcher.journal import EVENTS, read_rows, verify
 from dispatcher.journal.format import segments
 from dispatcher.testing import ManualClock
 
-from .conftest import TIMEOUT_S, Numbered, Other, Work
-from .waiting import in_threads, until
+from ..kit import TIMEOUT_S, Numbered, Other, Work, in_threads, until
 
 
 class About(Event[Work]):

@@ -21,8 +21,7 @@ from dispatcher import AskError, DispatcherConfig, EventDiscardedError, EventRef
 from dispatcher.queue.flags import RUNNING
 from dispatcher.testing import DrainDispatcher
 
-from ..effort import tries
-from .conftest import TIMEOUT_S, Other, Work
+from ..kit import TIMEOUT_S, Other, Work, tries
 
 
 class Latest(Enum):

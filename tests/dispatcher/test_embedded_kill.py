@@ -17,7 +17,7 @@ import pytest
 from dispatcher.journal import recover
 from dispatcher.letter_target import read_letters
 
-from ..effort import tries
+from ..kit import tries
 from . import _embedded_daemon
 from ._embedded_daemon import ATTEMPTS, EACH_RUN, KINDS, fails_always, fails_once
 

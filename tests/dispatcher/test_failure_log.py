@@ -13,8 +13,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Event, Retry
 from dispatcher.dispatching.error_policy import EVERY_NS, FailureLog
 from dispatcher.testing import ManualClock
 
-from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Unreadable, Work
-from .waiting import in_threads, until
+from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Unreadable, Work, in_threads, until
 
 Make = Callable[..., AsyncDispatcher]
 

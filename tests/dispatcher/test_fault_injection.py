@@ -16,8 +16,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig
 from dispatcher.errors import RejectedExecutionError
 
-from ..effort import tries
-from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
+from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, tries
 
 EVENTS = tries(100_000)
 PRODUCERS = 8

@@ -9,8 +9,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher
 
-from .conftest import TIMEOUT_S, Numbered, Work
-from .waiting import in_threads
+from ..kit import TIMEOUT_S, Numbered, Work, in_threads
 
 RUNS = 20
 WAKE_UPS = 10_000_000 // RUNS

@@ -15,9 +15,8 @@ from dispatcher.mailbox import ManualClock
 from dispatcher.testing import InlineDispatcher
 from pipeline.streaming import unordered_wait
 
-from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
-from .coroutines import Keyed, running_loop
-from .waiting import until
+from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
+from ..kit.coroutines import Keyed, running_loop
 
 PER_S = RateLimit(1, burst=1)
 

@@ -31,7 +31,7 @@ from dispatcher.mailbox import MailboxProcessor, ManualClock, SystemProcessingTi
 from dispatcher.supervision.health import Health
 from dispatcher.testing import InlineDispatcher
 
-from .conftest import TIMEOUT_S, Numbered, Work
+from ..kit import TIMEOUT_S, Numbered, Work
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -27,8 +27,7 @@ from dispatcher.journal import EVENTS, JournalWriter, read_rows
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.metrics import register_metrics
 
-from ..effort import tries
-from .conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ..kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, tries
 
 Make = Callable[..., AsyncDispatcher]
 ERRORS = (Exception, IndexError, AttributeError, StopIteration, RecursionError, MemoryError, SystemExit, GeneratorExit)

@@ -13,7 +13,7 @@ import pytest
 from dispatcher import AskError, AsyncDispatcher, UnregisteredEventTypeError, aio
 from dispatcher.testing import InlineDispatcher, ManualClock
 
-from .conftest import Numbered, Other, Work
+from ..kit import Numbered, Other, Work
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from dispatcher.cli import interruption
 
-from ..commands import TIMEOUT_S, living_in_session
+from ..kit.commands import TIMEOUT_S, living_in_session
 
 pytestmark = pytest.mark.long
 

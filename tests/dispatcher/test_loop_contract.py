@@ -23,9 +23,8 @@ from dispatcher.journal import EVENTS, read_rows
 from dispatcher.stats import DispatcherStats
 from dispatcher.testing import DrainDispatcher, ManualClock
 
-from .conftest import TIMEOUT_S, Numbered, Other, Work
-from .coroutines import running_loop
-from .waiting import until
+from ..kit import TIMEOUT_S, Numbered, Other, Work, until
+from ..kit.coroutines import running_loop
 
 CAPACITY = 10
 SLOW_S = 0.001

@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event
 
-from .conftest import TIMEOUT_S, Gate, assert_accounts_balance
+from ..kit import TIMEOUT_S, Gate, assert_accounts_balance
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -26,10 +26,9 @@ from dispatcher.supervision.systemd import Supervision
 from dispatcher.util import threads
 from dispatcher.util.garbage import Freezer
 
-from .conftest import TIMEOUT_S, Other, Work
-from .coroutines import running_loop
+from ..kit import TIMEOUT_S, Other, Work, until
+from ..kit.coroutines import running_loop
 from .journal.conftest import write_event
-from .waiting import until
 
 MakeDaemon = Callable[..., "Daemon"]
 

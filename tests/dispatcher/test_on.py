@@ -14,7 +14,7 @@ from dispatcher import AsyncDispatcher, Event, EventDispatcher, MultiDispatcher,
 from dispatcher.aio import AsyncioHandler
 from dispatcher.testing import InlineDispatcher
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work
+from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -16,9 +16,8 @@ from dispatcher.dispatching.lone import Pauses
 from dispatcher.dispatching.times import IdleTime
 from dispatcher.queue.flags import DRAINING, PostFlags
 
-from .conftest import TIMEOUT_S
+from ..kit import TIMEOUT_S, until
 from .queue.test_write_ahead import Job, Plain
-from .waiting import until
 
 Post = Callable[[], None]
 

@@ -18,10 +18,9 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, Journal
 from dispatcher.mailbox import ManualClock
 from dispatcher.queue.flags import DRAINING
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
-from .coroutines import Keyed, Latched, running_loop
+from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, until
+from ..kit.coroutines import Keyed, Latched, running_loop
 from .journal.conftest import Job, Posted
-from .waiting import until
 
 REQUEST: ContextVar[Any] = ContextVar("the request that is served", default=None)
 

@@ -14,8 +14,7 @@ import pytest
 from dispatcher import AsyncDispatcher, EventRefusedError, HasType, JournalConfig, JournalWriter, Retry
 from dispatcher.testing import ManualClock
 
-from .conftest import TIMEOUT_S, Work
-from .waiting import until
+from ..kit import TIMEOUT_S, Work, until
 
 
 @dataclass

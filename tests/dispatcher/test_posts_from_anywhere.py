@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ..effort import EFFORT
+from ..kit import EFFORT
 from . import _posts_from_anywhere
 from ._posts_from_anywhere import FEWEST_SIGNALS, KINDS
 

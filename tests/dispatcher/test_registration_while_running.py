@@ -14,8 +14,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Event, MultiListenerHa
 from dispatcher.event import handling_callable
 from dispatcher.routes import Part, RoutingTable
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
-from .waiting import in_threads
+from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, in_threads
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -31,11 +31,9 @@ from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.letter_target import DeadLetterType, read_letters
 from dispatcher.mailbox import ManualClock
 
-from ..effort import tries
-from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance
-from .coroutines import Keyed, Latched, running_loop
+from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance, tries, until
+from ..kit.coroutines import Keyed, Latched, running_loop
 from .journal.conftest import Job, Posted, after_a_crash
-from .waiting import until
 
 Make = Callable[..., AsyncDispatcher]
 

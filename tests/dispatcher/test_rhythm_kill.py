@@ -17,8 +17,8 @@ from dispatcher.journal.format.marks import Marks
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.read import frames_in
 
+from ..kit import TIMEOUT_S
 from . import _rhythm_daemon
-from .conftest import TIMEOUT_S
 
 MINUTE_NS = 60_000_000_000
 STEPS = {"all": MINUTE_NS, "once": 2 * MINUTE_NS, "period": 90_000_000_000}

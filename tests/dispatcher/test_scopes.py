@@ -29,7 +29,7 @@ from dispatcher import (
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.testing import InlineDispatcher, ManualClock
 
-from .conftest import TIMEOUT_S, Numbered, Work
+from ..kit import TIMEOUT_S, Numbered, Work
 
 
 class JobType(Enum):

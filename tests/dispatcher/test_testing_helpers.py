@@ -15,7 +15,7 @@ import pytest
 from dispatcher import DispatcherConfig, Event, ServiceState, UnregisteredEventTypeError
 from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work
+from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work
 
 pytestmark = pytest.mark.long
 

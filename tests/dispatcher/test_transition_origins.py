@@ -19,9 +19,8 @@ from dispatcher.errors import NoEventInHandError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 from statemachines import MultiStateTransitionListener, StateMachineFactory, TransitionRecorder
 
-from .conftest import TIMEOUT_S
-from .coroutines import running_loop
-from .waiting import until
+from ..kit import TIMEOUT_S, until
+from ..kit.coroutines import running_loop
 
 
 class Work(Enum):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, EventDispatcher, ServiceState, dispatchers
 
-from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Work
+from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Work
 
 Make = Callable[..., AsyncDispatcher]
 

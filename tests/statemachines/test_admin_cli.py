@@ -15,7 +15,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from ..commands import Ended, run_here
+from ..kit.commands import Ended, run_here
 from .resourcemanager.web.front import NODE, NODE_ID, Front, front
 
 QUEUES = [{"name": "a", "capacity": 60}, {"name": "b", "capacity": 40}]

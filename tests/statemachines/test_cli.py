@@ -19,8 +19,8 @@ from statemachines.registry import FACTORIES
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.simulation.workload import WorkloadError
 
-from ..commands import TIMEOUT_S, read_until, run_here, start_command
-from ..dispatcher.waiting import until
+from ..kit import until
+from ..kit.commands import TIMEOUT_S, read_until, run_here, start_command
 
 pytestmark = pytest.mark.long
 

@@ -32,7 +32,7 @@ from statemachines import (
     UnknownEntityError,
 )
 
-from ..dispatcher.waiting import until
+from ..kit import until
 
 TIMEOUT_S = 30
 

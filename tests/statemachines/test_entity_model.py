@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dispatcher.mailbox import ManualClock
 
 from ..dispatcher.journal.conftest import after_a_crash
-from ..dispatcher.waiting import until
-from ..effort import tries
+from ..kit import tries, until
 from .devices import DEVICES, NOON_MS, Device, DeviceData, E, Fleet, S, running
 
 TIMED = (

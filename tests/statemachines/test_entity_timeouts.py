@@ -15,7 +15,7 @@ from dispatcher.testing import InlineDispatcher
 from statemachines import Entities, StateMachineFactory
 
 from ..dispatcher.journal.conftest import after_a_crash
-from ..dispatcher.waiting import until
+from ..kit import until
 from .devices import DEVICES, NOON_MS, TIMEOUT_S, Device, DeviceEvent, E, S, running
 
 TIMED = DEVICES.timeout(S.ONLINE, 30, E.TIMED_OUT)

@@ -19,8 +19,8 @@ from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 
-from ..dispatcher.waiting import in_threads
 from ..journal_rows import begin
+from ..kit import in_threads
 
 
 class S(Enum):

@@ -32,7 +32,7 @@ from statemachines.time_travel import (
     states_at,
 )
 
-from ..commands import SAMPLE
+from ..kit.commands import SAMPLE
 from .simulation.replays import app, config, finish, node, task, workload
 
 pytestmark = pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 from dispatcher import ConfigError, JournalConfig, JournalError, JournalWriter
 from dispatcher.cli.failed import parse_since
 
-from ...commands import run_here
+from ...kit.commands import run_here
 from .letters import (
     WAIT_S,
     Order,

@@ -15,7 +15,7 @@ from dispatcher.journal.read import read_unhandled
 from dispatcher.letter_target import StoredLetter, read_letters
 from dispatcher.util.figures import counted
 
-from ...commands import Ended, run_here
+from ...kit.commands import Ended, run_here
 from .letters import Order, OrderEvent, Other, OtherEvent, failing, leave_letters, leave_partitioned_letters
 
 

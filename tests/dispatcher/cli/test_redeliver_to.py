@@ -21,7 +21,7 @@ from dispatcher.ops import OpsConfig, OpsDoor
 from dispatcher.ops.changes import Redelivered
 from dispatcher.web.config import WebConfig
 
-from ...commands import Ended, run_here
+from ...kit.commands import Ended, run_here
 from .letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, fail, leave_partitioned_letters
 
 pytestmark = pytest.mark.long

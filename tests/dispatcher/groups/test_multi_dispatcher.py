@@ -23,8 +23,7 @@ from dispatcher import (
 )
 from dispatcher.queue.entry import event_of
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
-from ..waiting import in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, in_threads, until
 
 
 class Keyed(Numbered):

@@ -21,7 +21,7 @@ from dispatcher import (
 )
 from dispatcher.testing import DrainDispatcher, InlineDispatcher
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work
+from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work
 
 Make = Callable[..., AsyncDispatcher]
 

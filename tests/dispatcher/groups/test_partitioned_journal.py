@@ -30,11 +30,10 @@ from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover
 from dispatcher.journal.format.partitions import PARTITIONS
 from statemachines import StateMachineFactory, TransitionRecorder
 
-from ..conftest import TIMEOUT_S, Gate
-from ..coroutines import running_loop
-from ..forked import in_child
+from ...kit import TIMEOUT_S, Gate, until
+from ...kit.coroutines import running_loop
+from ...kit.forked import in_child
 from ..journal.conftest import after_a_crash, flip, rows
-from ..waiting import until
 
 KEYS = [f"order_{number}" for number in range(12)]
 

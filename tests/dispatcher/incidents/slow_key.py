@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dispatcher import AsyncDispatcher
-from tests.dispatcher.coroutines import running_loop
+from tests.kit.coroutines import running_loop
 
 from .incident import DISPATCHER, Order, OrderEvent, Shown, run
 

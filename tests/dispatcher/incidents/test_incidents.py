@@ -14,8 +14,8 @@ import httpx
 
 from dispatcher.ops.overview import Overview, Problem
 
-from ...commands import run_here
-from ..waiting import until
+from ...kit import until
+from ...kit.commands import run_here
 from .conftest import Trouble
 
 pytestmark = pytest.mark.long

@@ -18,7 +18,7 @@ from dispatcher.dispatching import journaled
 from dispatcher.journal import EVENTS, read_rows, verify
 from dispatcher.journal.format.segments import read_summary, segments
 
-from ..conftest import TIMEOUT_S, Numbered, Work
+from ...kit import TIMEOUT_S, Numbered, Work
 
 pytestmark = pytest.mark.long
 

@@ -17,7 +17,7 @@ from dispatcher.journal import EVENTS, TABLES, read_rows, recover, tail, verify
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.segments import open_segments, segment_number, segments
 
-from ...effort import tries
+from ...kit import tries
 from .conftest import JobEvent, after_a_crash, write_event
 
 SEED = 20260601

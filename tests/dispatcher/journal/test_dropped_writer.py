@@ -19,8 +19,7 @@ from dispatcher.journal.recovery import recover
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.files import FileLock
 
-from ..conftest import TIMEOUT_S
-from ..waiting import no_thread_is_left, until
+from ...kit import TIMEOUT_S, no_thread_is_left, until
 from .conftest import Job, Posted, after_a_crash, write_event
 
 pytestmark = pytest.mark.long

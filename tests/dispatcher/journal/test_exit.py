@@ -14,8 +14,8 @@ import pytest
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, read_rows, recover
 
-from ..conftest import TIMEOUT_S, Other
-from ..coroutines import running_loop
+from ...kit import TIMEOUT_S, Other
+from ...kit.coroutines import running_loop
 from .conftest import Job, Posted, after_a_crash
 
 

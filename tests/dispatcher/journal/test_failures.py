@@ -31,8 +31,7 @@ from dispatcher.journal.format.frames import Damage, FrameReader
 from dispatcher.journal.format.segments import open_segments
 from dispatcher.queue.flags import RUNNING
 
-from ..conftest import TIMEOUT_S, Gate
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, until
 from .conftest import Job, Posted, files, seqs, write_event
 
 Open = Callable[..., JournalWriter]

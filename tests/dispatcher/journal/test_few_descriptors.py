@@ -15,7 +15,7 @@ import pytest
 
 from dispatcher.journal import verify
 
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S
 from ._few_descriptors import EVENTS
 
 IDLE = 400

@@ -35,9 +35,8 @@ from dispatcher.util import descriptors, files
 from dispatcher.util.descriptors import DescriptorReserve
 from dispatcher.util.files import FileLock
 
-from ..conftest import TIMEOUT_S, Gate
-from ..forked import forks, in_child
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, until
+from ...kit.forked import forks, in_child
 from .conftest import Job, Posted, State, write_event
 
 pytestmark = [

@@ -16,9 +16,8 @@ from dispatcher.journal.group_commit import GroupCommit
 from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, ReentrantAppendError
 from dispatcher.util import threads
 
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S, until
 from ..stop import _baton
-from ..waiting import until
 from .conftest import frames_of
 
 Open = Callable[..., JournalWriter]

@@ -20,9 +20,8 @@ from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.history import EntityHistory, HistoryRow, entity_history
 
-from ...effort import tries
 from ...journal_rows import begin, end
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S, tries
 from .conftest import flip
 
 Open = Callable[..., JournalWriter]

@@ -16,7 +16,7 @@ import pytest
 
 from dispatcher.journal import EVENTS, read_rows, recover, verify
 
-from ...effort import tries
+from ...kit import tries
 from . import _daemon
 
 KILLS = tries(12)

@@ -23,9 +23,8 @@ from dispatcher.journal.format.segments import segments
 from dispatcher.mailbox.executor import MailboxExecutor
 
 from ...journal_rows import begin
-from ..conftest import TIMEOUT_S
-from ..coroutines import running_loop
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
+from ...kit.coroutines import running_loop
 from .conftest import Job, State, frames_of, seqs, write_event
 
 Open = Callable[..., JournalWriter]

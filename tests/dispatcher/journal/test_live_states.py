@@ -26,8 +26,7 @@ from dispatcher.journal.format.segments import open_segment_path, open_segments,
 from dispatcher.journal.read import frames_in
 
 from ...journal_rows import begin, end
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 from .conftest import after_a_crash, flip
 
 Open = Callable[..., JournalWriter]

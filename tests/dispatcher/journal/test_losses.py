@@ -16,7 +16,7 @@ from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.segments import MANIFEST, open_segment_path, segment_path, segments
 from dispatcher.supervision.health import Health
 
-from ...commands import run_command
+from ...kit.commands import run_command
 from .conftest import after_a_crash, crash_amid, files, frames_of, write_event
 
 pytestmark = pytest.mark.long

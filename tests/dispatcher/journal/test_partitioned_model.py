@@ -18,7 +18,7 @@ from dispatcher import JournalConfig, PartitionedJournal
 from dispatcher.journal import recover
 from dispatcher.journal.format.partitions import read_partitions
 
-from ...effort import tries
+from ...kit import tries
 from .conftest import JobEvent, after_a_crash, crash_amid, write_event
 
 OPERATIONS = ("open", "rename", "replace", "unlink", "write", "fsync")

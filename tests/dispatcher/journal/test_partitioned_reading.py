@@ -28,8 +28,8 @@ from dispatcher.journal.history import entity_history
 from dispatcher.journal.run_config import read_run_config, write_run_config
 from dispatcher.journal.snapshot import look_at
 
-from ...commands import run_here
 from ...journal_rows import begin, end
+from ...kit.commands import run_here
 from .conftest import after_a_crash, flip
 
 S = 1_000_000_000

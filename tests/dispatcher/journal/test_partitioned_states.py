@@ -18,9 +18,8 @@ from dispatcher import JournalConfig, JournalError, JournalWriter, PartitionedJo
 from dispatcher.journal import verify
 from dispatcher.journal.format.live_states import states_file
 
-from ...effort import tries
 from ...journal_rows import begin, end
-from ..waiting import until
+from ...kit import tries, until
 from .conftest import after_a_crash, crash_amid, flip
 
 ENDS = {"ENDED"}

@@ -38,8 +38,7 @@ from pydantic import (
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal.format.event_codec import EventCodec
 
-from ...effort import tries
-from ..conftest import TIMEOUT_S, Gate
+from ...kit import TIMEOUT_S, Gate, tries
 from .conftest import after_a_crash
 
 # Earlier versions of pydantic do not write a deque as JSON: an event with one is refused.

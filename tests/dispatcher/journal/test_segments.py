@@ -24,7 +24,7 @@ from dispatcher.journal.format.segments import (
 )
 from dispatcher.util import threads
 
-from ..waiting import until
+from ...kit import until
 from .conftest import JobEvent, files, flip, frames_of, seqs, write_event
 
 Open = Callable[..., JournalWriter]

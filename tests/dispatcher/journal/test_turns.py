@@ -11,8 +11,7 @@ import pytest
 
 from dispatcher.journal.turns import DescriptorGate, Gate, shared_gate
 
-from ..conftest import TIMEOUT_S
-from ..waiting import in_threads
+from ...kit import TIMEOUT_S, in_threads
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
 both = pytest.mark.parametrize("make", [Gate, pytest.param(DescriptorGate, marks=linux)])

@@ -16,7 +16,7 @@ from dispatcher.journal import EVENTS, read_rows, recover, verify
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.format.summary import Summary
 
-from ...effort import tries
+from ...kit import tries
 from .conftest import JobEvent, after_a_crash, crash_amid, write_event
 
 

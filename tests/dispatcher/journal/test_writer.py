@@ -18,7 +18,7 @@ from dispatcher.journal import EVENTS, TRANSITIONS, verify
 from dispatcher.journal.format.event_codec import describe, encode_payload
 
 from ...journal_rows import begin, end
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S
 from .conftest import Job, JobEvent, State, rows, write_event
 
 Open = Callable[..., JournalWriter]

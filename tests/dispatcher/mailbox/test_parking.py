@@ -16,8 +16,7 @@ import pytest
 from dispatcher import AsyncDispatcher
 from dispatcher.mailbox.parking import DescriptorLock, Parking, PlainLock
 
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 
 needs_eventfd = pytest.mark.skipif(sys.platform != "linux", reason="eventfd is Linux's")
 

@@ -28,7 +28,7 @@ from dispatcher.mailbox import (
     Suspension,
 )
 
-from ...effort import tries
+from ...kit import tries
 from .conftest import TIMEOUT_S, LoggingTimer, arrive_while_waiting
 from .processor_model import Deed, Do, Failure, ProcessorModel, Send, TryYield, Turn
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dispatcher.errors import MailboxClosedError
 from dispatcher.mailbox import MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
 
-from ...effort import tries
+from ...kit import tries
 from .conftest import TIMEOUT_S, arrive_while_waiting, do_nothing, mail
 from .mailbox_model import MailboxModel, effective, original
 

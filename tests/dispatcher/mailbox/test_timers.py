@@ -12,7 +12,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService
 from dispatcher.mailbox.time_service import TimerFuture
 
-from ..waiting import until_released
+from ...kit import until_released
 from .conftest import TIMEOUT_S, AnnouncingCondition
 from .timer_services import FAR_MS, BusyTime, Hold, Reporter, SteppedTime, fail
 

@@ -18,7 +18,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import ManualClock
 from dispatcher.mailbox.time_service import TimerFuture
 
-from ...effort import tries
+from ...kit import tries
 
 START_MS = 100
 

@@ -21,7 +21,7 @@ from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 from statemachines.simulation.workload import NodeSpec
 
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S
 
 
 class Job(Enum):

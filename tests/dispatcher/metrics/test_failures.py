@@ -15,7 +15,7 @@ import pytest
 from dispatcher import AsyncDispatcher
 from dispatcher.dispatching.recent_failures import RecentFailures
 
-from ..conftest import TIMEOUT_S, Numbered, OfEntity, Unreadable, Work
+from ...kit import TIMEOUT_S, Numbered, OfEntity, Unreadable, Work
 
 Make = Callable[..., AsyncDispatcher]
 

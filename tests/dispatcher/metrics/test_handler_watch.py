@@ -19,8 +19,7 @@ from dispatcher.mailbox import Mail
 from dispatcher.routes import Route
 from dispatcher.testing import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, until
 
 Make = Callable[..., AsyncDispatcher]
 

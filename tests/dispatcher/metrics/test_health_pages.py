@@ -35,9 +35,8 @@ from dispatcher.metrics.page import render_page
 from dispatcher.supervision.health import Health
 from dispatcher.view import DispatcherView
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..recorder import fail
-from ..waiting import in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
+from ...kit.services import fail
 
 pytestmark = pytest.mark.long
 

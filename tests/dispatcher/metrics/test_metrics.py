@@ -19,8 +19,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metric
 from dispatcher.metrics.collector import DispatcherCollector
 from dispatcher.testing import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
 
 Make = Callable[..., AsyncDispatcher]
 

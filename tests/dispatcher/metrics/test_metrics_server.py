@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from dispatcher import AsyncDispatcher, ConfigError, MetricsServer, ServiceState, register_metrics
 from dispatcher.config import MetricsConfig
 
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S
 
 
 def has_ipv6() -> bool:

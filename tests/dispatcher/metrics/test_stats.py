@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherStats
 from dispatcher.util.histogram import Histogram
 
-from ..conftest import Gate, Numbered, Work
+from ...kit import Gate, Numbered, Work
 
 INFINITY = float("inf")
 

@@ -17,8 +17,7 @@ from dispatcher import (
 )
 from dispatcher.view import TypeNumbers
 
-from ..conftest import TIMEOUT_S, Numbered, Work
-from ..waiting import until
+from ...kit import TIMEOUT_S, Numbered, Work, until
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -19,8 +19,8 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 from dispatcher import AsyncDispatcher, DeadLetters, MultiDispatcher, ServiceState
 from dispatcher.ops import OpsConfig, ops_app
 
+from ...kit import until
 from ..cli.letters import Order, OrderEvent, Other, OtherEvent
-from ..waiting import until
 from .client import WAIT_S, Client, Job, JobEvent, hanging
 
 

@@ -20,8 +20,7 @@ from dispatcher.ops.sampler import Sampler, TypeRate
 from dispatcher.service import note_failure
 from dispatcher.view import dispatchers
 
-from ..conftest import Numbered, Work
-from ..waiting import until
+from ...kit import Numbered, Work, until
 from .client import WAIT_S, Client, Hanging, Job, JobEvent, hanging
 
 

@@ -21,7 +21,7 @@ from dispatcher.ops.journals import ScanDeadline
 from dispatcher.web.plain_answers import Refusal
 
 from ...journal_rows import begin, end
-from ..waiting import until
+from ...kit import until
 from .client import WAIT_S, Client
 
 NS_PER_S = 1_000_000_000

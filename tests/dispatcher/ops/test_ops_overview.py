@@ -10,9 +10,8 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Retry, aio
 from dispatcher.ops import ops_app
 from dispatcher.ops.overview import Overview
 
-from ..conftest import TIMEOUT_S, Work
-from ..coroutines import Keyed, Latched, running_loop
-from ..waiting import until
+from ...kit import TIMEOUT_S, Work, until
+from ...kit.coroutines import Keyed, Latched, running_loop
 from .client import WAIT_S, Client, Job, JobEvent, hanging
 
 

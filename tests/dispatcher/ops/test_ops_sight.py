@@ -17,7 +17,7 @@ from dispatcher import JournalWriter
 from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import OpsConfig, ops_app
 
-from ..waiting import until
+from ...kit import until
 from .client import Client, Job, JobEvent, hanging
 from .test_ops_entities import Things, keep
 

@@ -12,9 +12,8 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, Retry
 from dispatcher.ops import ops_app
 
+from ...kit import Numbered, until
 from ..cli.letters import Order, OrderEvent
-from ..conftest import Numbered
-from ..waiting import until
 from .client import WAIT_S, Client, Hanging, Job, JobEvent, hanging
 
 HOUR = Retry(attempts=3, delay_s=3600, max_delay_s=3600, jitter=0)

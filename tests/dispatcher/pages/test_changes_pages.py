@@ -18,9 +18,9 @@ from dispatcher import DeadLetters, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor, ops_app
 from dispatcher.web import WebConfig
 
+from ...kit import until
 from ..ops.client import WAIT_S, Job, JobEvent, hanging
 from ..ops.test_ops_changes import Shop
-from ..waiting import until
 from .letter_pages import OWN_PAGE, Visitor, links, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")

@@ -13,9 +13,9 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 from dispatcher import AsyncDispatcher, Retry
 from dispatcher.ops import OpsConfig, ops_app
 
+from ...kit import until
 from ..cli.letters import Order, OrderEvent
 from ..ops.client import Hanging, Job, JobEvent, hanging
-from ..waiting import until
 from .letter_pages import Visitor, links, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")

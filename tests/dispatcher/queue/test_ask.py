@@ -29,10 +29,9 @@ from dispatcher import (
 from dispatcher.journal import recover
 from dispatcher.queue.asks import MOST_ANSWERED
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
-from ..coroutines import Keyed
+from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, until
+from ...kit.coroutines import Keyed
 from ..journal.conftest import Job, Posted, after_a_crash
-from ..waiting import until
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -10,7 +10,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig
 from dispatcher.dispatching.monitor import Backlog
 from dispatcher.testing import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered
+from ...kit import TIMEOUT_S, Gate, Numbered
 
 Make = Callable[..., AsyncDispatcher]
 

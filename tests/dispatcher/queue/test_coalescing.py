@@ -11,8 +11,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from ..waiting import in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
 
 Make = Callable[..., AsyncDispatcher]
 

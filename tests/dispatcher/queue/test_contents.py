@@ -13,7 +13,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
 from dispatcher.queue.contents import SAMPLE, QueueContents, sums
 from dispatcher.queue.entry import STAMPED, Entry
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
+from ...kit import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -12,9 +12,8 @@ from dispatcher import AsyncDispatcher, DeadLetter, DispatcherConfig
 from dispatcher.dispatching.early_signs import EarlySigns
 from dispatcher.routes import Route
 
-from ..conftest import Numbered
-from ..recorder import fail
-from ..waiting import until
+from ...kit import Numbered, until
+from ...kit.services import fail
 
 
 @dataclass

@@ -13,8 +13,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig
 from dispatcher.queue.entry import STAMPED
 from dispatcher.testing import DrainDispatcher, ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
 
 Make = Callable[..., AsyncDispatcher]
 

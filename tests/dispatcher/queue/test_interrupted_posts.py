@@ -16,9 +16,8 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, QueueFullError
 
-from ..conftest import TIMEOUT_S, Work
-from ..interrupting import at_each_place
-from ..waiting import until
+from ...kit import TIMEOUT_S, Work, until
+from ...kit.interrupting import at_each_place
 
 
 @dataclass

@@ -26,9 +26,8 @@ from dispatcher.journal import group_commit, recover, verify
 from dispatcher.journal.format import segments as segments_module
 from dispatcher.queue.flags import ABANDONED, DRAINING
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
 from ..journal.conftest import Job, Posted, after_a_crash
-from ..waiting import until
 
 Start = Callable[..., AsyncDispatcher]
 

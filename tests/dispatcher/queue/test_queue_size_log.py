@@ -14,8 +14,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig
 from dispatcher.dispatching.monitor import QueueSizeLog
 from dispatcher.testing import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, until
 
 Make = Callable[..., AsyncDispatcher]
 SECOND_NS = 1_000_000_000

@@ -19,8 +19,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter
 
-from ..conftest import TIMEOUT_S, Work
-from ..waiting import until
+from ...kit import TIMEOUT_S, Work, until
 
 
 @dataclass

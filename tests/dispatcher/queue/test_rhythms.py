@@ -30,10 +30,9 @@ from dispatcher.queue import alarm as alarm_module
 from dispatcher.queue import schedule as schedule_module
 from dispatcher.testing import InlineDispatcher
 
-from ...commands import run_here
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
+from ...kit.commands import run_here
 from ..journal.conftest import Job, Posted, after_a_crash
-from ..waiting import in_threads, until
 from .test_schedule_keys import OfKey
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"

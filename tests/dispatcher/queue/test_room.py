@@ -17,8 +17,7 @@ from prometheus_client import CollectorRegistry
 from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio, register_metrics
 from dispatcher.queue.entry import Entry
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from ..waiting import in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
 
 Make = Callable[..., AsyncDispatcher]
 POLICIES = ["block", "reject", "drop_oldest"]

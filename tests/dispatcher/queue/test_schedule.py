@@ -26,11 +26,10 @@ from dispatcher.mailbox import ManualClock
 from dispatcher.queue import alarm as alarm_module
 from dispatcher.queue import schedule as schedule_module
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from ..coroutines import Keyed
-from ..interrupting import at_each_place
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
+from ...kit.coroutines import Keyed
+from ...kit.interrupting import at_each_place
 from ..journal.conftest import Job, Posted, after_a_crash
-from ..waiting import until
 
 Make = Callable[..., AsyncDispatcher]
 NOON_MS = 1_800_000_000_000

@@ -24,10 +24,9 @@ from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.mailbox import ManualClock
 from dispatcher.testing import InlineDispatcher
 
-from ...commands import run_here
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
+from ...kit.commands import run_here
 from ..journal.conftest import Job, Posted, after_a_crash
-from ..waiting import in_threads, until
 
 NOON_MS = 1_800_000_000_000
 YEARS_MS = 10 * 365 * 86_400_000

@@ -25,9 +25,8 @@ from dispatcher import (
 )
 from dispatcher.journal import EVENTS, read_rows, recover, verify
 
-from ..conftest import TIMEOUT_S, Gate
+from ...kit import TIMEOUT_S, Gate, in_threads, until
 from ..journal.conftest import after_a_crash
-from ..waiting import in_threads, until
 
 
 class Job(Enum):

@@ -18,8 +18,8 @@ from dispatcher import (
     aio,
 )
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from ..coroutines import Keyed, running_loop
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ...kit.coroutines import Keyed, running_loop
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

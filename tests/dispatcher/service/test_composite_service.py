@@ -19,7 +19,7 @@ from dispatcher import (
     ServiceStateError,
 )
 
-from ..conftest import Work
+from ...kit import Work
 
 TIMEOUT_S = 60.0
 

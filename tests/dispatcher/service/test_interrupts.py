@@ -21,9 +21,8 @@ from dispatcher import (
     ServiceState,
 )
 
-from ..conftest import TIMEOUT_S, Numbered, Work
-from ..recorder import Recorder
-from ..waiting import no_thread_is_left
+from ...kit import TIMEOUT_S, Numbered, Work, no_thread_is_left
+from ...kit.services import Recorder
 
 pytestmark = pytest.mark.long
 

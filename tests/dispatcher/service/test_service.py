@@ -9,7 +9,7 @@ import pytest
 from dispatcher import Service, ServiceState, ServiceStateError
 from dispatcher.service import note_failure
 
-from ..recorder import Recorder, fail
+from ...kit.services import Recorder, fail
 
 NOTINITED, INITED, STARTED, STOPPED = ServiceState
 

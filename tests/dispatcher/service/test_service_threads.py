@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher import Service, ServiceState, ServiceStateError
 
-from ..recorder import Recorder, fail
+from ...kit.services import Recorder, fail
 
 NOTINITED, INITED, STARTED, STOPPED = ServiceState
 

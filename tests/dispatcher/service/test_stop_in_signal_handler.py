@@ -12,9 +12,8 @@ import pytest
 import dispatcher.service
 from dispatcher import AsyncDispatcher, Service, ServiceState
 
-from ..conftest import TIMEOUT_S
-from ..recorder import Recorder
-from ..waiting import no_thread_is_left
+from ...kit import TIMEOUT_S, no_thread_is_left
+from ...kit.services import Recorder
 
 
 class Interruption:

@@ -18,7 +18,7 @@ from dispatcher.queue.flags import ABANDONED, RUNNING
 from dispatcher.queue.inbox import Inbox
 from dispatcher.testing import ManualClock
 
-from ..conftest import Numbered, Work
+from ...kit import Numbered, Work
 from ._baton import PRODUCER, Scheduler, prepare, replace_what_is_shared, walk
 from ._stop_model import DONE, Rules, State, explore
 

@@ -11,8 +11,7 @@ import pytest
 from dispatcher import AsyncDispatcher, MultiDispatcher
 from dispatcher.mailbox import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState, register_metrics
 from dispatcher.testing import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -19,9 +19,8 @@ from dispatcher import (
 from dispatcher.mailbox import RejectedExecutionError, SystemProcessingTimeService
 from dispatcher.testing import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..forked import forks, in_child
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit.forked import forks, in_child
 
 Make = Callable[..., AsyncDispatcher]
 

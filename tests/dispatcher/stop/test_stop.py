@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
 from dispatcher.queue.entry import event_of
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -29,8 +29,7 @@ from dispatcher import (
     ServiceStateError,
 )
 
-from ..conftest import TIMEOUT_S, Numbered, Work, assert_accounts_balance
-from ..waiting import no_thread_is_left, until
+from ...kit import TIMEOUT_S, Numbered, Work, assert_accounts_balance, no_thread_is_left, until
 
 pytestmark = pytest.mark.long
 

@@ -25,8 +25,7 @@ from dispatcher import (
     run_until_signal,
 )
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
 
 Make = Callable[..., AsyncDispatcher]
 

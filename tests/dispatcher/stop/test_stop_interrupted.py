@@ -11,8 +11,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
 from dispatcher.testing import ManualClock
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
-from ..waiting import in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
 
 pytestmark = pytest.mark.long
 

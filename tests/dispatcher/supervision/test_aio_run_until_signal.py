@@ -16,8 +16,8 @@ import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, Service, ServiceState, aio, health
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..recorder import Recorder, fail
+from ...kit import TIMEOUT_S, Gate, Numbered, Work
+from ...kit.services import Recorder, fail
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,8 @@ import pytest
 from dispatcher.supervision.checks import Checks
 from dispatcher.supervision.health import Health
 
-from ..conftest import TIMEOUT_S, Gate
-from ..recorder import fail
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, until
+from ...kit.services import fail
 
 
 class Clock:

@@ -17,9 +17,8 @@ from dispatcher.journal.format.outstanding import Loss
 from dispatcher.supervision.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
 from dispatcher.view import DispatcherView, dispatchers
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..recorder import Recorder, fail
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit.services import Recorder, fail
 
 Make = Callable[..., AsyncDispatcher]
 

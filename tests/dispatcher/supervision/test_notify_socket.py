@@ -14,7 +14,7 @@ import pytest
 
 from dispatcher.supervision.systemd import NotifySocket, notify_socket, watchdog_s
 
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S
 
 ABSTRACT = pytest.param("abstract", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux only"))
 

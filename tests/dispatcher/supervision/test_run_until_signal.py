@@ -24,9 +24,8 @@ from dispatcher import (
     run_until_signal,
 )
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
-from ..recorder import Recorder, fail
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit.services import Recorder, fail
 
 
 @pytest.fixture(autouse=True)

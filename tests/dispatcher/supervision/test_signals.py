@@ -18,7 +18,7 @@ import pytest
 from dispatcher.supervision import signals
 from dispatcher.supervision.signals import StopSignals
 
-from ..waiting import until
+from ...kit import until
 
 TIMEOUT_S = 60.0
 

@@ -21,9 +21,8 @@ from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig
 from dispatcher.supervision.health import Health
 from dispatcher.supervision.systemd import Supervision, status_line
 
-from ..conftest import TIMEOUT_S, Gate, Numbered
-from ..recorder import fail
-from ..waiting import until
+from ...kit import TIMEOUT_S, Gate, Numbered, until
+from ...kit.services import fail
 
 Make = Callable[..., AsyncDispatcher]
 OFTEN_S = 0.005

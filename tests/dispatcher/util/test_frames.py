@@ -7,7 +7,7 @@ import traceback
 
 from dispatcher.util.frames import _parsed, stack_of
 
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S
 
 
 def test_a_stack_is_as_traceback_tells_it_outermost_first() -> None:

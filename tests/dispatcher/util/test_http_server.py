@@ -13,8 +13,7 @@ import pytest
 
 from dispatcher.util.http_server import BoundedHTTPServer
 
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 
 
 class Clock:

@@ -9,8 +9,8 @@ import pytest
 
 from dispatcher.util.log_throttle import LogThrottle
 
-from ..conftest import TIMEOUT_S
-from ..forked import forks, in_child
+from ...kit import TIMEOUT_S
+from ...kit.forked import forks, in_child
 
 pytestmark = forks
 

@@ -26,7 +26,7 @@ from dispatcher.web import WebConfig, WebHost, require
 from dispatcher.web.events import event_bytes, event_stream
 from dispatcher.web.security import describe_write
 
-from ..conftest import TIMEOUT_S
+from ...kit import TIMEOUT_S
 
 METHODS = ["GET", "POST", "PUT", "DELETE"]
 

@@ -18,8 +18,7 @@ import pytest
 from dispatcher.web import WebHost
 from dispatcher.web.tokens import add_line, new_token
 
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 from .conftest import MakeHost
 from .test_web_tls import Authority
 

@@ -15,7 +15,7 @@ from dispatcher.cli.token import token as command
 from dispatcher.web.security import Principal
 from dispatcher.web.tokens import Tokens, digest_of
 
-from ...commands import run_command
+from ...kit.commands import run_command
 
 
 def test_the_token_alone_is_on_standard_output_and_its_line_on_standard_error() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dispatcher.web.tokens import add_line, new_token
 
-from ..waiting import until
+from ...kit import until
 from .conftest import MakeHost
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

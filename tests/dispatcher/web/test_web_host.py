@@ -28,8 +28,7 @@ from dispatcher.service import ServiceState
 from dispatcher.web import WebConfig, WebHost, doors
 from dispatcher.web.protocol import Peer
 
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 from .conftest import App, MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
 
 pytestmark = pytest.mark.long

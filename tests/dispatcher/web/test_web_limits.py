@@ -27,8 +27,7 @@ from dispatcher.web.protocol import DoorProtocol
 from dispatcher.web.tokens import add_line, new_token
 from dispatcher.web.waiting import Pace
 
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 from .conftest import App, MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
 
 pytestmark = pytest.mark.long

@@ -22,8 +22,7 @@ from dispatcher.web.events import CHECK_S, COMMENT, event_stream
 from dispatcher.web.security import Principal
 from dispatcher.web.tokens import add_line, digest_of, new_token
 
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 from .conftest import MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
 
 pytestmark = pytest.mark.long

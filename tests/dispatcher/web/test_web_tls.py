@@ -15,8 +15,7 @@ from dispatcher import ConfigError
 from dispatcher.web import TLSConfig, WebHost
 from dispatcher.web.tokens import add_line, new_token
 
-from ..conftest import TIMEOUT_S
-from ..waiting import until
+from ...kit import TIMEOUT_S, until
 from .conftest import MakeHost, by_socket, connect, read_to_end
 
 pytestmark = [

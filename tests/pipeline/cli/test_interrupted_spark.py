@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ...commands import COMMAND, SAMPLE, TIMEOUT_S, living_in_session, run_command
+from ...kit.commands import COMMAND, SAMPLE, TIMEOUT_S, living_in_session, run_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 

@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher.journal import verify
 
-from ...commands import COMMAND, SAMPLE, TIMEOUT_S, read_until, run_here, start_command
+from ...kit.commands import COMMAND, SAMPLE, TIMEOUT_S, read_until, run_here, start_command
 
 pytestmark = pytest.mark.long
 

@@ -8,7 +8,7 @@ import pytest
 from dispatcher.errors import DispatcherError
 from pipeline.cli import sweep
 
-from ...commands import run_command, run_here
+from ...kit.commands import run_command, run_here
 
 JOBS = """
 {"job.start.ms": 0, "job.queue.name": "q", "job.tasks":

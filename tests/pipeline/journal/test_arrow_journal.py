@@ -27,7 +27,7 @@ from pipeline.journal.damage import Problem, all_problems, segment_problems
 from pipeline.journal.scan import JournalPart, plan, read_batches, scan
 from pipeline.journal.whole import look_at_whole
 
-from ...effort import EFFORT
+from ...kit import EFFORT
 
 pytestmark = pytest.mark.long
 

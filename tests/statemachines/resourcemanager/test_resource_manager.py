@@ -26,7 +26,7 @@ from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 from statemachines.simulation.workload.model import WorkloadRunner
 
-from ...dispatcher.waiting import no_thread_is_left, until
+from ...kit import no_thread_is_left, until
 from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload
 
 N1, N2 = node_id("n1"), node_id("n2")

@@ -16,7 +16,7 @@ from statemachines.resourcemanager.read.published import Publication
 from statemachines.resourcemanager.read.series import ClusterSeries
 from statemachines.simulation.workload import NodeSpec
 
-from ...dispatcher.waiting import until
+from ...kit import until
 from ..simulation.replays import TIMEOUT_S
 from .daemon.yarn_cluster import Yarn
 

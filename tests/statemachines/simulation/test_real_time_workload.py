@@ -18,7 +18,7 @@ from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import NodeSpec, Workload, read_workload
 
-from ...commands import ROOT
+from ...kit.commands import ROOT
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
-from ...effort import tries
+from ...kit import tries
 from .replays import Journal, config, finish
 
 # Masters that wait for containers have 1 of everything, containers and other masters multiples of 10, and nodes 9 more

@@ -10,7 +10,7 @@ from statemachines.simulation import cluster
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload
 
-from ...dispatcher.waiting import until
+from ...kit import until
 
 MOST_QUEUED = 50
 NODES = tuple(NodeSpec(f"node{number}", Resource(8192, 8000)) for number in range(20))

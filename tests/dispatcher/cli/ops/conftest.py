@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher.util import figures
 
-from ....commands import Ended, run_here
+from ....kit.commands import Ended, run_here
 from .fake_daemon import NOW_MS, Answers, FakeDaemon
 
 Start = Callable[..., FakeDaemon]

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ....commands import COMMAND, TIMEOUT_S
-from ...waiting import until
+from ....kit import until
+from ....kit.commands import COMMAND, TIMEOUT_S
 from .conftest import Start
 
 pytestmark = pytest.mark.long

@@ -23,8 +23,8 @@ from dispatcher.cli.ops.top.state import Wish
 from dispatcher.cli.ops.top.watching import DaemonWatcher
 from dispatcher.ops.entities import EntityDetails
 
-from ....commands import COMMAND, ROOT, TIMEOUT_S, read_until
-from ...waiting import until
+from ....kit import until
+from ....kit.commands import COMMAND, ROOT, TIMEOUT_S, read_until
 from .conftest import Run
 
 pytestmark = pytest.mark.long

@@ -13,7 +13,7 @@ from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.journal.arrow import arrow_schema
 from pipeline.report.digests.transition_digest import Ends
 
-from ....effort import tries
+from ....kit import tries
 from ...journal_builder import SECOND, JournalBuilder
 from ..lives import MACHINE, MIXED, RETURNING, Move, move
 from .at_hand import NONE, Tables, in_order, of_journal, of_parts, of_relations

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ....commands import COMMAND, run_command
+from ....kit.commands import COMMAND, run_command
 from . import cluster_jobs, connect_server
 from .standalone import driver_environment, executor_python, standalone_cluster
 

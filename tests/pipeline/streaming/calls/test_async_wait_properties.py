@@ -24,7 +24,7 @@ from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import AsyncTimeoutError, CapturedError, RetryAfter
 from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
-from ....effort import tries
+from ....kit import tries
 from .harness import MODES, TIMEOUT_S, HandBatchFunction, HandCall, HandFunction, Harness, Switch
 
 KEYS = 3

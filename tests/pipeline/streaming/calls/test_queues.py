@@ -24,7 +24,7 @@ from pipeline.streaming import (
 from pipeline.streaming.calls.element_queues import StreamElementQueue
 from pipeline.streaming.elements import StreamElement
 
-from ....effort import tries
+from ....kit import tries
 
 Queue = StreamElementQueue[Any, Any]
 Element = StreamElement[Any]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pipeline.streaming.calls.sharing import SharedCalls
 
-from ....effort import tries
+from ....kit import tries
 
 
 class Books(SharedCalls[Any, int]):

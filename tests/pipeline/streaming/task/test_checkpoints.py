@@ -29,7 +29,7 @@ from pipeline.streaming.task.checkpoints import (
 )
 from pipeline.streaming.task.serializers import JsonSerializer, PickleSerializer
 
-from ....effort import tries
+from ....kit import tries
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),

@@ -18,7 +18,7 @@ from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext
 from pipeline.streaming.task.task_control import TaskState
 
-from ....dispatcher.waiting import until
+from ....kit import until
 from .task_fakes import (
     GatedOutput,
     HoldingOperator,

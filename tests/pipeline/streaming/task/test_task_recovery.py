@@ -18,7 +18,7 @@ from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
 from pipeline.streaming.task.task_control import TaskState
 
-from ....effort import tries
+from ....kit import tries
 from .task_fakes import (
     TIMEOUT_S,
     Crash,

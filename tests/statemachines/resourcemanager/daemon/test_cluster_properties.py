@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statemachines.resourcemanager import Resource
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, Outcome
 
-from ....effort import tries
+from ....kit import tries
 from ..builders import EVENT_TYPES
 from ..machines.course import HOSTS, LEAVES, SCHEDULERS, Course, Step
 from .happenings import TO_APPLICATIONS, TO_NODES, Forged, Happening, Illegal, Submit, ToApplication, ToNode

@@ -21,7 +21,7 @@ from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 
-from ....dispatcher.waiting import in_threads, until
+from ....kit import in_threads, until
 from ...simulation.replays import TIMEOUT_S, app, config, node, task, workload
 from ..stores import applications_in
 

@@ -34,7 +34,7 @@ from statemachines.resourcemanager.records.errors import (
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
-from ....dispatcher.waiting import in_threads, until
+from ....kit import in_threads, until
 from ...simulation.replays import TIMEOUT_S, config
 
 pytestmark = pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 
 from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
 
-from ....dispatcher.waiting import until
+from ....kit import until
 
 pytestmark = pytest.mark.long
 

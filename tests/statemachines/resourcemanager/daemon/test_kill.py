@@ -15,7 +15,7 @@ import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 
-from ....effort import tries
+from ....kit import tries
 from ..stores import sqlite_store
 from .daemons import Daemons
 

@@ -13,7 +13,7 @@ from statemachines.resourcemanager import Resource, RMContainer
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 
-from ....effort import tries
+from ....kit import tries
 from .queue_cluster import QueueCluster
 
 GPU_LABEL = {"capacity": 50}

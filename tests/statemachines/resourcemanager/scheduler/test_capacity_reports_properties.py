@@ -18,7 +18,7 @@ from statemachines.resourcemanager.scheduler.core.application import SchedulerAp
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 
-from ....effort import tries
+from ....kit import tries
 from .queue_cluster import QueueCluster
 from .test_capacity_properties import ANY, HOSTS, QUEUES, AnyCourseOfEvents, pick
 

@@ -13,7 +13,7 @@ from statemachines.resourcemanager.scheduler.capacity.limits import is_user_full
 from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator
 
-from ....effort import tries
+from ....kit import tries
 from .queue_cluster import QueueCluster
 
 FREE: dict[str, Any] = {"user_limit_factor": 100, "maximum_am_resource_percent": 100}

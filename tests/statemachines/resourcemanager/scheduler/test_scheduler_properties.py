@@ -17,7 +17,7 @@ from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.simulation.workload import NodeSpec
 
-from ....effort import tries
+from ....kit import tries
 from ..cluster import Cluster
 from .reserving import Reserving
 

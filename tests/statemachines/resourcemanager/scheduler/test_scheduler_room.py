@@ -14,7 +14,7 @@ from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, 
 from statemachines.resourcemanager.scheduler.core.node_tracker import NodeSearch
 from statemachines.simulation.workload import NodeSpec
 
-from ....effort import tries
+from ....kit import tries
 
 ANYWHERE: frozenset[str] = frozenset()
 

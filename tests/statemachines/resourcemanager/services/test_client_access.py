@@ -25,7 +25,7 @@ from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
-from ....dispatcher.waiting import until
+from ....kit import until
 from ..builders import NODE
 from .desk import TIMEOUT_S, Desk, HandlerThread
 

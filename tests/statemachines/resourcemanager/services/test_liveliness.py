@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor, LivelinessMonitor
 
-from ....effort import tries
+from ....kit import tries
 
 INTERVAL_MS = 10
 IDS = st.sampled_from(["a", "b", "c", "d"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ....effort import EFFORT, tries
+from ....kit import EFFORT, tries
 from ..daemon.outside import Job
 from ..machines.lives import Life, Lives, check_nothing_is_left
 

@@ -18,7 +18,7 @@ from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.statestore.store import StateStoreError
 from statemachines.simulation.workload import NodeSpec, Workload
 
-from ....dispatcher.waiting import no_thread_is_left, until
+from ....kit import no_thread_is_left, until
 from ...simulation.replays import config
 from ..stores import TIMEOUT_S, app_id, applications_in, attempt_id, change, refuse, refuse_changes_of_nodes
 

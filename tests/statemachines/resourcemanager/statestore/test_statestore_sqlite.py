@@ -19,7 +19,7 @@ from statemachines.resourcemanager.statestore import sqlite
 from statemachines.resourcemanager.statestore.database import StateDatabase, Write
 from statemachines.resourcemanager.statestore.store import RMStateStoreState
 
-from ....dispatcher.waiting import no_thread_is_left, until
+from ....kit import no_thread_is_left, until
 from ..stores import (
     TIMEOUT_S,
     Owner,

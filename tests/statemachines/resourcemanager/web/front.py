@@ -18,7 +18,7 @@ from statemachines.resourcemanager.web import RMDoor
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload
 
-from ....dispatcher.waiting import until
+from ....kit import until
 from ...simulation.replays import TIMEOUT_S
 
 BASE = "/ws/v1/cluster"

@@ -22,7 +22,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 from statemachines.resourcemanager.read import waits
 from statemachines.resourcemanager.web.rest.app_waiting import PATH as WAITING
 
-from ....effort import tries
+from ....kit import tries
 from .front import Front
 from .fuzzing import Fuzz, Parameters, Sent
 from .routes import Known, addresses, running

@@ -17,7 +17,7 @@ from statemachines.resourcemanager.read.publisher import ModelPublisher
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec
 
-from ....effort import tries
+from ....kit import tries
 from ..daemon.happenings import Submit, ToApplication, ToNode
 from ..daemon.test_cluster_properties import APPLICATIONS, FOR_APPLICATIONS, FOR_NODES
 from ..machines.course import HOSTS, SCHEDULERS, Course, Step

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ....commands import ROOT
+from ....kit.commands import ROOT
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statemachines.simulation.workload import WorkloadError, read_workload
 
-from ....effort import tries
+from ....kit import tries
 from .samples import JOB, NODES, PODS
 
 pytestmark = pytest.mark.long

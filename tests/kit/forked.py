@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from .conftest import TIMEOUT_S
+from . import TIMEOUT_S
 
 forks: Final = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),

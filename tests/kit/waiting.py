@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .conftest import TIMEOUT_S
+TIMEOUT_S = 60.0
+"""For waits that succeed at once unless something is broken."""
 
 
 def until(condition: Callable[[], Any], what: str = "the condition") -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dispatcher.cli import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "config" / "workloads" / "sample"
 TIMEOUT_S = 180.0
 

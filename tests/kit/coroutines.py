@@ -10,7 +10,7 @@ from typing import Any
 
 from dispatcher import Event
 
-from .conftest import TIMEOUT_S, Work
+from . import TIMEOUT_S, Work
 
 
 class Keyed(Event[Work]):
