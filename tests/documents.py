@@ -92,7 +92,7 @@ def metric_families() -> dict[str, list[Any]]:
     from prometheus_client import CollectorRegistry
 
     from dispatcher import AsyncDispatcher, register_metrics
-    from pipeline.lookup.metrics import LookupMetrics, register_lookup_metrics
+    from pipeline.lookup import LookupMetrics, register_lookup_metrics
     from pipeline.streaming import CallMetrics, register_call_metrics
     from statemachines import TransitionRecorder
     from statemachines.resourcemanager import ResourceManager

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from dispatcher import AsyncDispatcher, JournalWriter
+from dispatcher import AsyncDispatcher, JournalWriter, load_config
 from dispatcher.cli.config import config
-from dispatcher.config import configure_logging, load_config
+from dispatcher.config import configure_logging
 from dispatcher.metrics import register_metrics
 from dispatcher.util import log_files
 from statemachines import TransitionRecorder

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatcher.config import load_config
+from dispatcher import load_config
 from statemachines.resourcemanager import ResourceManagerConfig
 
 ROOT = Path(__file__).parents[1]

@@ -24,9 +24,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, MultiDispatcher
-from dispatcher.config import JournalConfig
-from dispatcher.errors import QueueFullError
+from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, MultiDispatcher, QueueFullError
 from dispatcher.journal import JournalWriter
 
 TIMEOUT_S = 20.0

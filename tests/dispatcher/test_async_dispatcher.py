@@ -19,7 +19,7 @@ from dispatcher import (
     ServiceState,
     UnregisteredEventTypeError,
 )
-from dispatcher.errors import RejectedExecutionError
+from dispatcher.mailbox import RejectedExecutionError
 from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance

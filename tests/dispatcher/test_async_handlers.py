@@ -13,14 +13,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import (
-    AsyncDispatcher,
-    DispatcherConfig,
-    DispatcherGroup,
-    EventDispatcher,
-    MultiDispatcher,
-    aio,
-)
+from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, EventDispatcher, MultiDispatcher, aio
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.mailbox import ManualClock
 from dispatcher.queue.flags import DRAINING

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from dispatcher import AsyncDispatcher, ConfigError, DispatcherConfig, JournalConfig, load_config
-from dispatcher.config import ConfigModel, configure_logging, parse_config
+from dispatcher import AsyncDispatcher, ConfigError, ConfigModel, DispatcherConfig, JournalConfig, load_config
+from dispatcher.config import configure_logging, parse_config
 
 
 class Queue(ConfigModel):

@@ -12,8 +12,15 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DeadLetters, DispatcherConfig, JournalError, JournalWriter, MultiDispatcher
-from dispatcher.config import JournalConfig
+from dispatcher import (
+    AsyncDispatcher,
+    DeadLetters,
+    DispatcherConfig,
+    JournalConfig,
+    JournalError,
+    JournalWriter,
+    MultiDispatcher,
+)
 
 from ..kit import TIMEOUT_S, Gate
 from .cli.letters import (

@@ -14,7 +14,7 @@ from time import monotonic
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
-from dispatcher.errors import RejectedExecutionError
+from dispatcher.mailbox import RejectedExecutionError
 
 from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, tries
 

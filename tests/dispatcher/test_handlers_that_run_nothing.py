@@ -22,10 +22,10 @@ from dispatcher import (
     EventDispatcher,
     JournalWriter,
     MultiDispatcher,
+    MultiListenerHandler,
     Service,
     aio,
 )
-from dispatcher.event import MultiListenerHandler
 from dispatcher.journal import EVENTS, entity_history, read_rows
 from dispatcher.mailbox import MailboxProcessor, ManualClock, SystemProcessingTimeService
 from dispatcher.supervision.health import Health

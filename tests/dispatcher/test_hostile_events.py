@@ -21,10 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, MultiDispatcher
-from dispatcher.config import JournalConfig
+from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, MultiDispatcher
 from dispatcher.journal import EVENTS, JournalWriter, read_rows
-from dispatcher.mailbox.system_timers import SystemProcessingTimeService
+from dispatcher.mailbox import SystemProcessingTimeService
 from dispatcher.metrics import register_metrics
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, tries

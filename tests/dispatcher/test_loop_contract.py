@@ -17,10 +17,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, Event, JournalWriter, Retry, UnregisteredEventTypeError
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    DispatcherStats,
+    Event,
+    JournalWriter,
+    Retry,
+    UnregisteredEventTypeError,
+)
 from dispatcher.aio import AsyncioHandler
 from dispatcher.journal import EVENTS, read_rows
-from dispatcher.stats import DispatcherStats
 from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ..kit import TIMEOUT_S, Numbered, Other, Work, until

@@ -16,11 +16,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, Service, ServiceState
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    JournalConfig,
+    JournalWriter,
+    MetricsServer,
+    Service,
+    ServiceState,
+)
 from dispatcher.dispatching.monitor import QueueSizeLog
 from dispatcher.journal import EVENTS, read_rows, verify
-from dispatcher.mailbox.system_timers import SystemProcessingTimeService
-from dispatcher.metrics.server import MetricsServer
+from dispatcher.mailbox import SystemProcessingTimeService
 from dispatcher.supervision.health import Health
 from dispatcher.supervision.systemd import Supervision
 from dispatcher.util import threads

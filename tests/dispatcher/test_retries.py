@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from dispatcher import (
     AsyncDispatcher,
     DeadLetter,
+    DeadLetterType,
     DispatcherConfig,
     EventDiscardedError,
     JournalConfig,
@@ -28,7 +29,7 @@ from dispatcher import (
 )
 from dispatcher.aio import AsyncioHandler
 from dispatcher.journal import EVENTS, read_rows, recover
-from dispatcher.letter_target import DeadLetterType, read_letters
+from dispatcher.letter_target import read_letters
 from dispatcher.mailbox import ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance, tries, until

@@ -19,6 +19,8 @@ from dispatcher import (
     DeadLetterType,
     Dispatcher,
     EventNotDeclaredError,
+    InvalidTypeError,
+    InvalidValueError,
     JournalConfig,
     JournalWriter,
     MultiDispatcher,
@@ -26,7 +28,6 @@ from dispatcher import (
     aio,
     register_metrics,
 )
-from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.testing import InlineDispatcher, ManualClock
 
 from ..kit import TIMEOUT_S, Numbered, Work

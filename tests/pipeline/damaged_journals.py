@@ -12,7 +12,7 @@ from dispatcher.journal.format.schema import EventRow, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.read import frames_in
-from pipeline.journal.damage import Problem
+from pipeline.journal import Problem
 
 EVENTS: Final = 60
 """Of the sound journal: three segments with five frames of four events, of which two make a transition."""

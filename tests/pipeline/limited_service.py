@@ -99,8 +99,7 @@ def token_bucket(limits: list[tuple[float, float]], burst_s: float = 0.2) -> Cal
 
 def client(port: int) -> Any:
     """An AsyncFunction that calls the service on connections that it keeps, and returns the row's id."""
-    from pipeline.streaming.calls.functions import AsyncFunction
-    from pipeline.streaming.errors import RetryAfter
+    from pipeline.streaming import AsyncFunction, RetryAfter
 
     class Client(AsyncFunction[Any, Any]):
         def open(self) -> None:

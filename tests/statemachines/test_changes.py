@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from statemachines import TransitionRecorder
 from statemachines import changes as module
 from statemachines.changes import ChangedEntities
-from statemachines.recorder import TransitionRecorder
 
 from .lights import Light, Press
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from dispatcher.errors import DispatcherError, JournalError
+from dispatcher import DispatcherError, JournalError
 from dispatcher.journal import EVENTS
 from dispatcher.journal.format.schema import Table
 from statemachines import journal_cli

@@ -16,21 +16,12 @@ from hypothesis import strategies as st
 
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import StateMachineFactory, TransitionRecorder
-from statemachines.resourcemanager import Replay, ResourceManager
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import Replay, ResourceManager, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.machines.entity import Entity
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import read_workload
-from statemachines.time_travel import (
-    END,
-    KEPT_REMARKS,
-    EntityState,
-    Moment,
-    Remark,
-    RemarkKind,
-    TimeTravel,
-    states_at,
-)
+from statemachines.time_travel import END, KEPT_REMARKS, EntityState, Moment, Remark, RemarkKind, TimeTravel, states_at
 
 from ..kit.commands import SAMPLE
 from .simulation.replays import app, config, finish, node, task, workload

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DeadLetter, DispatcherConfig, JournalConfig, JournalWriter, Retry
+from dispatcher.dead_letters import StoredLetter
 from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.journal.read import read_unhandled
-from dispatcher.letter_target import StoredLetter, read_letters
+from dispatcher.letter_target import read_letters
 from dispatcher.util.figures import counted
 
 from ...kit.commands import Ended, run_here

@@ -19,7 +19,7 @@ from dispatcher.cli.ops.client import Client
 from dispatcher.cli.ops.errors import NotThereError
 from dispatcher.ops import OpsConfig, OpsDoor
 from dispatcher.ops.changes import Redelivered
-from dispatcher.web.config import WebConfig
+from dispatcher.web import WebConfig
 
 from ...kit.commands import Ended, run_here
 from .letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, fail, leave_partitioned_letters

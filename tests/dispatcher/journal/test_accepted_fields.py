@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
-from dispatcher.journal import EVENTS, read_rows, tail
+from dispatcher.journal import EVENTS, entity_history, read_rows, tail
 from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, ROWS
 from dispatcher.journal.format.segments import segment_path, segments
-from dispatcher.journal.history import entity_history
 from dispatcher.ops.journals import ScanDeadline, WantedEvents, tail_rows
 
 from .conftest import Job, JobEvent, Posted, flip, frames_of, write_event

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
-from dispatcher.journal import verify
-from dispatcher.journal.recovery import recover
+from dispatcher.journal import recover, verify
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.files import FileLock
 

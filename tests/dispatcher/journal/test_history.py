@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher import JournalWriter
-from dispatcher.errors import JournalError
-from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
+from dispatcher import JournalError, JournalWriter
+from dispatcher.journal import EVENTS, TRANSITIONS, entity_history, read_rows, verify
 from dispatcher.journal.format.segments import segments
-from dispatcher.journal.history import EntityHistory, HistoryRow, entity_history
+from dispatcher.journal.history import EntityHistory, HistoryRow
 
 from ...journal_rows import begin, end
 from ...kit import TIMEOUT_S, tries

@@ -20,7 +20,7 @@ from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import writer as writer_module
 from dispatcher.journal.format.frames import ROWS
 from dispatcher.journal.format.segments import segments
-from dispatcher.mailbox.executor import MailboxExecutor
+from dispatcher.mailbox import MailboxExecutor
 
 from ...journal_rows import begin
 from ...kit import TIMEOUT_S, until

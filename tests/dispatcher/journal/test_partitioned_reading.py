@@ -11,20 +11,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher import JournalConfig, JournalError, MultiDispatcher, PartitionedJournal
+from dispatcher import ConfigError, JournalConfig, JournalError, MultiDispatcher, PartitionedJournal
 from dispatcher.cli.redelivery import redeliver
-from dispatcher.errors import ConfigError
-from dispatcher.journal import (
-    EVENTS,
-    TRANSITIONS,
-    check_journal,
-    read_rows,
-    recover,
-    tail,
-    verify,
-)
+from dispatcher.journal import EVENTS, TRANSITIONS, check_journal, entity_history, read_rows, recover, tail, verify
 from dispatcher.journal.format.partitions import PARTITIONS
-from dispatcher.journal.history import entity_history
 from dispatcher.journal.run_config import read_run_config, write_run_config
 from dispatcher.journal.snapshot import look_at
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from dispatcher.errors import MailboxClosedError
-from dispatcher.mailbox import MAX_PRIORITY, MIN_PRIORITY, MailboxState, MailOptions
+from dispatcher.mailbox import MAX_PRIORITY, MIN_PRIORITY, MailboxClosedError, MailboxState, MailOptions
 
 from .mailbox_model import MailboxModel, effective, original
 

@@ -7,8 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.errors import MailboxStateError, RejectedExecutionError
-from dispatcher.mailbox import Mail, MailboxController, MailboxProcessor, MailboxState
+from dispatcher.mailbox import (
+    Mail,
+    MailboxController,
+    MailboxProcessor,
+    MailboxState,
+    MailboxStateError,
+    RejectedExecutionError,
+)
 
 from .conftest import TIMEOUT_S, on_another_thread
 

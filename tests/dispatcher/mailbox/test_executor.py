@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import MailboxClosedError, MailboxStateError, RejectedExecutionError
 from dispatcher.mailbox import (
     MIN_PRIORITY,
+    MailboxClosedError,
     MailboxExecutor,
+    MailboxStateError,
     MailOptions,
+    RejectedExecutionError,
     TaskMailbox,
 )
 

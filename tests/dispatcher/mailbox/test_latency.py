@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.errors import MailboxStateError
 from dispatcher.mailbox import (
     MailboxController,
     MailboxExecutor,
     MailboxMetricsController,
     MailboxProcessor,
+    MailboxStateError,
     ManualClock,
     TaskMailbox,
 )

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from dispatcher.errors import MailboxClosedError, MailboxStateError
-from dispatcher.mailbox import MailboxController, MailboxProcessor
+from dispatcher.mailbox import MailboxClosedError, MailboxController, MailboxProcessor, MailboxStateError
 
 from .conftest import TIMEOUT_S, Action, on_another_thread
 

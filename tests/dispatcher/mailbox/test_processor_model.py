@@ -18,13 +18,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatcher.errors import MailboxClosedError, RejectedExecutionError
 from dispatcher.mailbox import (
     MIN_PRIORITY,
+    MailboxClosedError,
     MailboxController,
     MailboxProcessor,
     MailboxState,
     MailOptions,
+    RejectedExecutionError,
     Suspension,
 )
 

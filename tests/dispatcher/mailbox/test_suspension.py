@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dispatcher.errors import MailboxStateError
-from dispatcher.mailbox import MailboxController, MailboxProcessor
+from dispatcher.mailbox import MailboxController, MailboxProcessor, MailboxStateError
 
 from .conftest import TIMEOUT_S, Action, on_another_thread
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import MailboxClosedError, MailboxStateError
-from dispatcher.mailbox import MIN_PRIORITY, MailboxState, TaskMailbox
+from dispatcher.mailbox import MIN_PRIORITY, MailboxClosedError, MailboxState, MailboxStateError, TaskMailbox
 
 from .conftest import TIMEOUT_S, do_nothing, mail, names, on_another_thread, urgent
 

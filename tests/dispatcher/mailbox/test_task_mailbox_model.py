@@ -12,8 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatcher.errors import MailboxClosedError
-from dispatcher.mailbox import MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
+from dispatcher.mailbox import MIN_PRIORITY, Mail, MailboxClosedError, MailboxState, MailOptions, TaskMailbox
 
 from ...kit import tries
 from .conftest import TIMEOUT_S, arrive_while_waiting, do_nothing, mail

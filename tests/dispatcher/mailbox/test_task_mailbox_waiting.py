@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from dispatcher.errors import MailboxClosedError
-from dispatcher.mailbox import MIN_PRIORITY, Mail, MailOptions, TaskMailbox
+from dispatcher.mailbox import MIN_PRIORITY, Mail, MailboxClosedError, MailOptions, TaskMailbox
 
 from .conftest import TIMEOUT_S, announce_waits, deferrable, do_nothing, mail, names, on_another_thread, urgent
 

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService
 from dispatcher.mailbox.time_service import TimerFuture
 

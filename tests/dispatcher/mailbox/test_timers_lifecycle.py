@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from dispatcher.mailbox import ManualClock, SystemProcessingTimeService
 from dispatcher.mailbox.time_service import TimerFuture
 

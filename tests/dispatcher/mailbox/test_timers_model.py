@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from dispatcher.mailbox import ManualClock
 from dispatcher.mailbox.time_service import TimerFuture
 

@@ -11,15 +11,21 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MetricsServer, register_metrics
-from dispatcher.config import MetricsConfig
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    JournalConfig,
+    JournalWriter,
+    MetricsConfig,
+    MetricsServer,
+    register_metrics,
+)
 from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, ResourceManagerConfig
 from statemachines.resourcemanager.read.series import ClusterSeries
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 from statemachines.simulation.cluster import SimulatedCluster
-from statemachines.simulation.specs import ApplicationSpec, Outcome
-from statemachines.simulation.workload import NodeSpec
+from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Outcome
 
 from ...kit import TIMEOUT_S
 

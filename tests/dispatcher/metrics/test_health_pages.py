@@ -25,6 +25,7 @@ from dispatcher import (
     AsyncDispatcher,
     CompositeService,
     DispatcherConfig,
+    DispatcherView,
     JournalConfig,
     JournalWriter,
     MetricsConfig,
@@ -33,7 +34,6 @@ from dispatcher import (
 )
 from dispatcher.metrics.page import render_page
 from dispatcher.supervision.health import Health
-from dispatcher.view import DispatcherView
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.services import fail

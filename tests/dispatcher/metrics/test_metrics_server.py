@@ -8,8 +8,7 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, ConfigError, MetricsServer, ServiceState, register_metrics
-from dispatcher.config import MetricsConfig
+from dispatcher import AsyncDispatcher, ConfigError, MetricsConfig, MetricsServer, ServiceState, register_metrics
 
 from ...kit import TIMEOUT_S
 

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatcher import (
-    AsyncDispatcher,
-    DispatcherConfig,
-    JournalWriter,
-    register_metrics,
-)
+from dispatcher import AsyncDispatcher, DispatcherConfig, JournalWriter, register_metrics
 from dispatcher.view import TypeNumbers
 
 from ...kit import TIMEOUT_S, Numbered, Work, until

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event
-from dispatcher.web.security import Principal
+from dispatcher.web import Principal
 
 WAIT_S = 60.0
 

@@ -13,12 +13,11 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
-from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, Retry
+from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, Retry, dispatchers
 from dispatcher.ops import ops_app, stacks
 from dispatcher.ops.dispatchers import type_items
 from dispatcher.ops.sampler import Sampler, TypeRate
 from dispatcher.service import note_failure
-from dispatcher.view import dispatchers
 
 from ...kit import Numbered, Work, until
 from .client import WAIT_S, Client, Hanging, Job, JobEvent, hanging

@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 from dispatcher import AsyncDispatcher, CompositeService, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor
 from dispatcher.ops.sampler import shared_sampler
-from dispatcher.web.config import WebConfig
+from dispatcher.web import WebConfig
 from dispatcher.web.tokens import add_line, new_token
 
 from .client import WAIT_S, Hanging, Job, hanging

@@ -13,9 +13,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
-from dispatcher import AsyncDispatcher, JournalWriter
-from dispatcher.config import JournalConfig
-from dispatcher.journal.history import entity_history
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher.journal import entity_history
 from dispatcher.ops import OpsConfig, entities, journals, ops_app
 from dispatcher.ops.journals import MomentLimit, ScanDeadline, parse_moment, states_at
 from dispatcher.web.plain_answers import Refusal

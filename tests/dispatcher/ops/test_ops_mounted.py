@@ -20,8 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 import dispatcher.ops
-from dispatcher import CompositeService, Service
-from dispatcher.errors import DispatcherError
+from dispatcher import CompositeService, DispatcherError, Service
 from dispatcher.ops import OpsConfig, controls, ops_app, shared
 
 from .client import WAIT_S, Client, hanging

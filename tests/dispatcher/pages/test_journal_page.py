@@ -15,8 +15,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from starlette.requests import Request
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
-from dispatcher.errors import JournalError
+from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
 from dispatcher.ops import ops_app
 from dispatcher.pages import lookups
 from dispatcher.pages.lookups import Lookups

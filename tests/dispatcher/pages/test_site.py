@@ -21,8 +21,8 @@ from starlette.routing import Mount, Route
 from dispatcher.ops import OpsConfig
 from dispatcher.ops.shared import Ops
 from dispatcher.pages.site import Form, Site, View, takes_form
+from dispatcher.web import describe_write
 from dispatcher.web.plain_answers import Refusal
-from dispatcher.web.security import describe_write
 
 from ..ops.client import Client
 

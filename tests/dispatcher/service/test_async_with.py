@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import (
-    AsyncDispatcher,
-    CompositeService,
-    DispatcherGroup,
-    MultiDispatcher,
-    Service,
-    ServiceState,
-    aio,
-)
+from dispatcher import AsyncDispatcher, CompositeService, DispatcherGroup, MultiDispatcher, Service, ServiceState, aio
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ...kit.coroutines import Keyed, running_loop

@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 import dispatcher
-from dispatcher import (
-    AsyncDispatcher,
-    CompositeService,
-    DispatcherConfig,
-    DispatcherGroup,
-    Service,
-    ServiceState,
-)
+from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, DispatcherGroup, Service, ServiceState
 
 from ...kit import TIMEOUT_S, Numbered, Work, no_thread_is_left
 from ...kit.services import Recorder

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import (
-    AsyncDispatcher,
-    DispatcherConfig,
-    ForkedProcessError,
-    MultiDispatcher,
-    Service,
-    dispatchers,
-)
+from dispatcher import AsyncDispatcher, DispatcherConfig, ForkedProcessError, MultiDispatcher, Service, dispatchers
 from dispatcher.mailbox import RejectedExecutionError, SystemProcessingTimeService
 from dispatcher.testing import ManualClock
 

@@ -11,11 +11,21 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
+from dispatcher import (
+    AsyncDispatcher,
+    CompositeService,
+    DispatcherConfig,
+    DispatcherView,
+    HealthAnswer,
+    Service,
+    ServiceState,
+    dispatchers,
+    health,
+    register_check,
+)
 from dispatcher.dispatching.early_signs import Sign
 from dispatcher.journal.format.outstanding import Loss
-from dispatcher.supervision.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
-from dispatcher.view import DispatcherView, dispatchers
+from dispatcher.supervision.health import REASONS, Health, HealthReason
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
 from ...kit.services import Recorder, fail

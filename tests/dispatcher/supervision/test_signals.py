@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher import StopSignals
 from dispatcher.supervision import signals
-from dispatcher.supervision.signals import StopSignals
 
 from ...kit import until
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from dispatcher.util.folders import drafts, timed
 
 

@@ -22,9 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from dispatcher.web import WebConfig, WebHost, require
-from dispatcher.web.events import event_bytes, event_stream
-from dispatcher.web.security import describe_write
+from dispatcher.web import WebConfig, WebHost, describe_write, event_bytes, event_stream, require
 
 from ...kit import TIMEOUT_S
 

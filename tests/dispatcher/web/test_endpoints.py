@@ -13,7 +13,7 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from dispatcher.web.endpoints import guarded, zipped
 from dispatcher.web.plain_answers import SOON, Refusal
 from dispatcher.web.security import WriteNote

@@ -8,7 +8,8 @@ pytest.importorskip("jinja2", reason="jinja2 is not installed: pip install 'cent
 
 from jinja2 import DictLoader, UndefinedError
 
-from dispatcher.web.pages import environment, external_link
+from dispatcher.web import environment
+from dispatcher.web.pages import external_link
 
 
 def test_names_are_escaped() -> None:

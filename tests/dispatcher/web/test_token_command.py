@@ -12,7 +12,7 @@ pytest.importorskip("typer", reason="typer is not installed: pip install 'centra
 from typer.testing import CliRunner
 
 from dispatcher.cli.token import token as command
-from dispatcher.web.security import Principal
+from dispatcher.web import Principal
 from dispatcher.web.tokens import Tokens, digest_of
 
 from ...kit.commands import run_command

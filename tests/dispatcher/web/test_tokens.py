@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher import ConfigError
-from dispatcher.web.security import Principal
+from dispatcher.web import Principal
 from dispatcher.web.tokens import TokenLine, Tokens, add_line, digest_of, new_token, read_lines
 
 

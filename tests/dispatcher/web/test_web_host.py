@@ -23,8 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dispatcher import CompositeService, ConfigError, DispatcherError, Service
-from dispatcher.service import ServiceState
+from dispatcher import CompositeService, ConfigError, DispatcherError, Service, ServiceState
 from dispatcher.web import WebConfig, WebHost, doors
 from dispatcher.web.protocol import Peer
 
@@ -571,7 +570,7 @@ def test_a_host_in_a_child_process_of_its_own_works(make_host: MakeHost, folder:
 def test_a_mail_that_is_late_costs_its_request_only() -> None:
     from concurrent.futures import Future
 
-    from dispatcher.web.waiting import within
+    from dispatcher.web import within
 
     late: Future[int] = Future()
     in_time: Future[int] = Future()
@@ -587,7 +586,7 @@ def test_a_mail_that_is_late_costs_its_request_only() -> None:
 
 
 def test_long_work_gives_others_their_turn() -> None:
-    from dispatcher.web.waiting import in_pieces
+    from dispatcher.web import in_pieces
 
     now_s = [0.0]
     turns = []

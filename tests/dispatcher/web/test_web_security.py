@@ -16,10 +16,9 @@ import httpx
 import pytest
 
 from dispatcher import ConfigError
-from dispatcher.web import WebHost
+from dispatcher.web import Principal, WebHost, event_stream
 from dispatcher.web.config import RoleName
-from dispatcher.web.events import CHECK_S, COMMENT, event_stream
-from dispatcher.web.security import Principal
+from dispatcher.web.events import CHECK_S, COMMENT
 from dispatcher.web.tokens import add_line, digest_of, new_token
 
 from ...kit import TIMEOUT_S, until

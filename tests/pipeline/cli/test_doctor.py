@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dispatcher.errors import ConfigError
+from dispatcher import ConfigError
 from pipeline.cli import doctor_command
 from pipeline.cli.doctor_command import COMMANDS, DoctorFinding, doctor
 from pipeline.cli.wheels import LACKING, PYTHONS, newest_python

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from pipeline.cli import sweep
 
 from ...kit.commands import run_command, run_here

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.errors import JournalError
+from dispatcher import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.columns import encode_rows
@@ -22,9 +22,10 @@ from dispatcher.journal.format.schema import EventRow, Row, Table, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import summarize
+from pipeline.journal import Problem, read_batches
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
-from pipeline.journal.damage import Problem, all_problems, segment_problems
-from pipeline.journal.scan import JournalPart, plan, read_batches, scan
+from pipeline.journal.damage import all_problems, segment_problems
+from pipeline.journal.scan import JournalPart, plan, scan
 from pipeline.journal.whole import look_at_whole
 
 from ...kit import EFFORT

@@ -12,8 +12,9 @@ from dispatcher.journal import EVENTS, verify
 from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.segments import segment_path
 from dispatcher.journal.snapshot import look_at, summarize
-from pipeline.journal.damage import Problem, all_problems, total_lost
-from pipeline.journal.scan import divide, read_batches, scan_together
+from pipeline.journal import Problem, read_batches
+from pipeline.journal.damage import all_problems, total_lost
+from pipeline.journal.scan import divide, scan_together
 from pipeline.journal.whole import look_at_whole
 
 from .. import damaged_journals

@@ -12,8 +12,9 @@ pytest.importorskip("pyarrow")
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS
 from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.schema import Table
-from pipeline.journal.damage import Problem, all_problems
-from pipeline.journal.scan import plan, read_batches
+from pipeline.journal import Problem, read_batches
+from pipeline.journal.damage import all_problems
+from pipeline.journal.scan import plan
 from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
 
 from ...partitioned_journals import write_partitioned

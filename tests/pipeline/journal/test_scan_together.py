@@ -16,8 +16,8 @@ from dispatcher.journal.format.schema import EventRow, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, summarize
+from pipeline.journal import Problem
 from pipeline.journal.arrow import arrow_schema
-from pipeline.journal.damage import Problem
 from pipeline.journal.scan import JournalPart, divide, scan_together
 
 KINDS = [("rm", "AType", "A", "handled"), ("nm", "AType", "A", "failed"), ("rm", "BType", "B", "handled")]

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from pipeline.lookup import LookupTable
+from pipeline.lookup import Column, LookupTable
 from pipeline.lookup.function import LookupFunction
-from pipeline.lookup.schema import Column, LookupKey, LookupRow, LookupSchema
+from pipeline.lookup.schema import LookupKey, LookupRow, LookupSchema
 
 P = ParamSpec("P")
 T = TypeVar("T")

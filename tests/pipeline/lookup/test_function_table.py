@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.lookup import FunctionTable, LookupTableError
 from pipeline.lookup.function import LookupFunction
-from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming import AsyncFunction
 
 from .fakes import TIMEOUT_S, found
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.lookup import Column, LookupTableError, SqliteTable
 from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.schema import LookupSchema
-from pipeline.streaming.wait import ordered_wait
+from pipeline.streaming import ordered_wait
 
 from .fakes import SCHEMA, TIMEOUT_S, FakeReader, FakeTable, in_loop, invoke, opened
 

@@ -14,16 +14,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipeline.lookup import (
-    FullCache,
-    LookupTableError,
-    PartialCache,
-    PostgresTable,
-    TableUnavailableError,
-)
+from pipeline.lookup import FullCache, LookupTableError, PartialCache, PostgresTable, TableUnavailableError
 from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.queries import MonotonicClock
-from pipeline.streaming.wait import ordered_wait
+from pipeline.streaming import ordered_wait
 
 from ..postgres_server import PASSWORD
 from .fakes import TIMEOUT_S, found, in_loop, opened, settle

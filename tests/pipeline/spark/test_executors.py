@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.spark import executors
-from pipeline.spark.errors import ExecutorError
-from pipeline.spark.executors import prepare_executors
+from pipeline.spark import ExecutorError, executors, prepare_executors
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.spark.java import SparkUnavailableError, require_java
+from pipeline.spark import SparkUnavailableError
+from pipeline.spark.java import require_java
 
 
 @pytest.fixture

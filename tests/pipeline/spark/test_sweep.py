@@ -9,13 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from pipeline.spark.sweep import SWEEP_SCHEMA, result_schema, sweep
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.outcome import run_all
 from pipeline.sweep.settings import parse_settings
-from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload, WorkloadError
 
 SIZE = Resource(1024, 1000)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.streaming.task.checkpoints import CheckpointStorage
+from pipeline.streaming import CheckpointStorage
 
 from .calls.harness import until
 

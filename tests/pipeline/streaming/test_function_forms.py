@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from pydantic import BaseModel
 
-from dispatcher.errors import RejectedExecutionError
-from dispatcher.mailbox import MailboxExecutor, TaskMailbox
+from dispatcher.mailbox import MailboxExecutor, RejectedExecutionError, TaskMailbox
 from pipeline.lookup import FunctionTable
-from pipeline.streaming import AsyncFunction, AsyncOptions, RetryAfter, RetryStrategy, ordered_wait, unordered_wait
-from pipeline.streaming.cache.sqlite import SqliteResults
+from pipeline.spark import SqliteResults
+from pipeline.streaming import (
+    AsyncFunction,
+    AsyncOperatorError,
+    AsyncOptions,
+    CapturedError,
+    RetryAfter,
+    RetryStrategy,
+    ordered_wait,
+    unordered_wait,
+)
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, HostCall
 from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 
 if TYPE_CHECKING:
     import collections.abc as of_checkers

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.functions import AsyncFunction, is_batch_function, is_coroutine_function
+from pipeline.streaming import AsyncFunction
+from pipeline.streaming.calls.functions import is_batch_function, is_coroutine_function
 from pipeline.streaming.function_wrappers import Around, Converted, Wrapped
 
 

@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from pipeline.streaming import AsyncWaitOperator, RateLimit, RetryStrategy, async_wait_operator
+from pipeline.streaming import AsyncOptions, AsyncWaitOperator, RateLimit, RetryStrategy, async_wait_operator
 from pipeline.streaming import wait as waits
-from pipeline.streaming.options import AsyncOptions, CallOptions, OperatorOptions, StreamOptions, takes_options
+from pipeline.streaming.options import CallOptions, OperatorOptions, StreamOptions, takes_options
 
 FIELDS = {field.name: field for field in fields(AsyncOptions)}
 

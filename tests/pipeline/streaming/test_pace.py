@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.options import AsyncOptions
+from pipeline.streaming import AsyncFunction, AsyncOptions
 from pipeline.streaming.pace import ReaderGoneError, ReaderPace
 from pipeline.streaming.wait import wait_in_chunks
 

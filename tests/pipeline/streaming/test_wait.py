@@ -16,27 +16,24 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import RejectedExecutionError
-from dispatcher.util.rate_limit import RateLimit
-from pipeline.streaming.calls.call_counts import CallMetrics
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.hosts.loop_host import LoopHost
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.elements import UnreadableValue
-from pipeline.streaming.errors import (
+from dispatcher.aio import RateLimit
+from dispatcher.mailbox import RejectedExecutionError
+from pipeline.streaming import (
+    AsyncFunction,
     AsyncOperatorError,
     AsyncTimeoutError,
+    CallMetrics,
     CapturedError,
     ForkedWaitError,
     ResultCacheError,
-)
-from pipeline.streaming.wait import (
-    WaitSettings,
+    RetryStrategy,
     ordered_wait,
     unordered_wait,
-    wait_in_chunks,
 )
+from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.hosts.loop_host import LoopHost
+from pipeline.streaming.elements import UnreadableValue
+from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
 from .calls.harness import TIMEOUT_S, assert_in_a_forked_child, until
 

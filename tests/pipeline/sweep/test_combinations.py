@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.errors import ConfigError
+from dispatcher import ConfigError
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
-from statemachines.resourcemanager import Replay, ResourceManagerConfig
-from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager import Replay, Resource, ResourceManagerConfig
 from statemachines.simulation.queues import derived_queues
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 

@@ -8,8 +8,7 @@ import pytest
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.outcome import SweepOutcome, percentile_s, run, run_all, run_row
 from pipeline.sweep.settings import parse_settings
-from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 from statemachines.simulation.workload import Outcome as End
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.errors import ConfigError
+from dispatcher import ConfigError
 from pipeline.sweep.settings import parse_settings, value_text
 
 

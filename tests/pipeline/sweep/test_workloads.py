@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.sweep.workloads import node_count, with_load, with_nodes
-from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager import Resource
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 SMALL, LARGE = Resource(1024, 1000), Resource(8192, 8000, gpus=2)

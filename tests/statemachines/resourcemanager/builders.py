@@ -11,24 +11,24 @@ from dispatcher.testing import ManualClock
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import (
     ApplicationSubmission,
+    ContainerRequest,
+    ContainerStatus,
+    NMContainerStatus,
     Resource,
     ResourceManagerConfig,
     RMApp,
     RMAppAttempt,
+    RMAppAttemptEventType,
+    RMAppEventType,
     RMContainer,
+    RMContainerEventType,
     RMNode,
+    RMNodeEventType,
 )
 from statemachines.resourcemanager.context import FACTORIES, RMContext
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, NMContainerStatus
-from statemachines.resourcemanager.events.rmapp import (
-    RMAppEvent,
-    RMAppEventType,
-    RMAppFailedAttemptEvent,
-    RMAppRecoverEvent,
-)
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent, RMAppRecoverEvent
 from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptEvent,
-    RMAppAttemptEventType,
     RMAppAttemptRecoverEvent,
     RMAppAttemptRegistrationEvent,
     RMAppAttemptStatusUpdateEvent,
@@ -37,14 +37,12 @@ from statemachines.resourcemanager.events.rmappattempt import (
 )
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
-    RMContainerEventType,
     RMContainerRecoverEvent,
     RMContainerReservedEvent,
     RMContainerResourceEvent,
 )
 from statemachines.resourcemanager.events.rmnode import (
     RMNodeEvent,
-    RMNodeEventType,
     RMNodeReconnectEvent,
     RMNodeStartedEvent,
     RMNodeStatusEvent,

@@ -11,17 +11,21 @@ from dispatcher.testing import InlineDispatcher, ManualClock
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import (
     ApplicationSubmission,
+    ContainerRequest,
+    ContainerStatus,
     Resource,
     ResourceManagerConfig,
+    RMApp,
+    RMAppAttempt,
+    RMAppAttemptEventType,
+    RMAppEventType,
     RMAppState,
     RMContainer,
+    RMContainerEventType,
+    RMNodeEventType,
 )
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEventType
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.scheduler import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
@@ -36,8 +40,6 @@ from statemachines.resourcemanager.events.services import (
     NodesListManagerEventType,
 )
 from statemachines.resourcemanager.machines.entity import EntityEventHandler
-from statemachines.resourcemanager.machines.rmapp import RMApp
-from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.records.resource import NOTHING, named
 from statemachines.resourcemanager.reports import cluster_metrics

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import (
+    AccessDeniedError,
     ApplicationSubmission,
+    Caller,
     LaunchContext,
     Resource,
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.records.acls import AccessControlList, Caller, QueueACL, QueueACLs
-from statemachines.resourcemanager.records.errors import AccessDeniedError
+from statemachines.resourcemanager.records.acls import AccessControlList, QueueACL, QueueACLs
 from statemachines.resourcemanager.reports import application_report
 
 from .builders import Workshop

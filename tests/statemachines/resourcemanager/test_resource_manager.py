@@ -12,13 +12,14 @@ import pytest
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import (
     ApplicationSubmission,
+    ContainerRequest,
     Resource,
     ResourceManager,
     RMContainer,
+    RMContainerEventType,
+    RMNodeEventType,
 )
-from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager import ContainerRequest, Resource, ResourceManager, ResourceManagerConfig
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.read.published import Publication
 from statemachines.resourcemanager.read.series import ClusterSeries

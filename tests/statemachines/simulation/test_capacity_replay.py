@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager import QueueInfo
 from statemachines.simulation.queues import derived_queues, in_words
 
 from .replays import Journal, app, node, run, task, workload

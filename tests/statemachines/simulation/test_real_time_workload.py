@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 
 from dispatcher.mailbox import ManualClock
-from statemachines.resourcemanager import Resource, ResourceManager
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig, RMNodeEventType
 from statemachines.resourcemanager.events.services import RMAppManagerEventType
-from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.simulation import cluster
 from statemachines.simulation.agenda import ScheduledCall
-from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
-from statemachines.simulation.workload import NodeSpec, Workload, read_workload
+from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload, read_workload
 
 from ...kit.commands import ROOT
 

@@ -18,10 +18,16 @@ import pytest
 from dispatcher import DispatcherConfig, load_config
 from dispatcher.dispatching.early_signs import EarlySigns
 from dispatcher.journal.run_config import read_run_config
-from statemachines.resourcemanager import Replay, ResourceManagerConfig, RMApp, RMAppAttempt, RMContainer
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager import (
+    Replay,
+    ResourceManagerConfig,
+    RMApp,
+    RMAppAttempt,
+    RMAppAttemptEventType,
+    RMContainer,
+    RMContainerEventType,
+    RMNodeEventType,
+)
 from statemachines.resourcemanager.events.scheduler import SchedulerEventType
 from statemachines.simulation.workload import Outcome, read_workload
 

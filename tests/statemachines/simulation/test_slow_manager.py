@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource, ResourceManager
-from statemachines.resourcemanager.records.config import ResourceManagerConfig
+from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
 from statemachines.simulation import cluster
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload

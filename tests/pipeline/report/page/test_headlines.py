@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from pipeline.journal.damage import Problem
+from pipeline.journal import Problem
 from pipeline.report.page.headlines import MOST, headlines
 from pipeline.report.page.page_views import Figure
 

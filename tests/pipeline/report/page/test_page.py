@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from pipeline.journal.damage import Problem
+from pipeline.journal import Problem
 from pipeline.report.page.page_sections import render_page
 from pipeline.report.page.page_views import ROWS_SHOWN
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.journal.damage import Problem
+from pipeline.journal import Problem
 from pipeline.report.page.page_sections import render_page
 
 from .browser import Browser

@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming import AsyncFunction
 
 TIMEOUT_S = 60.0
 

@@ -15,8 +15,7 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipeline.spark import spark_session
-from pipeline.spark.async_io.async_wait import ordered_wait
+from pipeline.spark import ordered_wait, spark_session
 
 HANGS_AT = 25
 

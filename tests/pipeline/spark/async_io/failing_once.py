@@ -12,9 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import Observation, Row
 
-from pipeline.spark import spark_session
-from pipeline.spark.async_io.async_wait import ordered_wait
-from pipeline.spark.observed_calls import call_metrics
+from pipeline.spark import call_metrics, ordered_wait, spark_session
 
 
 def logged(folder: Path) -> Callable[[Row], Awaitable[tuple[int]]]:

@@ -13,11 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
-from dispatcher.util.rate_limit import RateLimit
-from pipeline.spark.async_io.column.async_column import async_column, register_async
-from pipeline.spark.failures import task_failure
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.retry import RetryStrategy
+from dispatcher.aio import RateLimit
+from pipeline.spark import async_column, register_async, task_failure
+from pipeline.streaming import AsyncFunction, RetryStrategy
 
 from .counted_service import CountedService, counted_service
 

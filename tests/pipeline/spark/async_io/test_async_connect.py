@@ -13,11 +13,16 @@ from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
-from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.spark.async_io.column.async_column import async_column, register_async
-from pipeline.spark.failures import task_failure
-from pipeline.spark.observed_calls import CallMetricsListener, call_metrics
-from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.spark import (
+    CallMetricsListener,
+    async_column,
+    call_metrics,
+    ordered_wait,
+    register_async,
+    task_failure,
+    unordered_wait,
+)
+from pipeline.streaming import AsyncFunction
 
 TIMEOUT_S = 180.0
 

@@ -16,10 +16,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.spark.observed_calls import CallMetricsListener, call_metrics
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.spark import CallMetricsListener, call_metrics, ordered_wait, unordered_wait
+from pipeline.streaming import AsyncFunction, RetryStrategy
 
 from . import enriching_query
 

@@ -15,10 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.errors import CapturedError
+from pipeline.spark import ordered_wait, unordered_wait
+from pipeline.streaming import AsyncFunction, CapturedError, RetryStrategy
 
 TIMEOUT_S = 180.0
 

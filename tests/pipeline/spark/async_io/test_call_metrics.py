@@ -12,15 +12,9 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import Observation, Row, SparkSession
 
 from dispatcher.util.histogram import bucket_of
-from pipeline.spark.async_io.async_wait import ordered_wait
-from pipeline.spark.observed_calls import (
-    METRICS_FIELDS,
-    TaskReport,
-    call_metrics,
-    format_call_metrics,
-)
-from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
-from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.spark import call_metrics, format_call_metrics, ordered_wait
+from pipeline.spark.observed_calls import METRICS_FIELDS, TaskReport
+from pipeline.streaming import CallMetrics, RetryStrategy, register_call_metrics
 
 from . import failing_once
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.spark.async_io.column.arguments import NullsAside, read_arguments
 from pipeline.spark.async_io.column.calls import column_function
-from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
 
 

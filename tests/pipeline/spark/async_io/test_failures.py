@@ -11,11 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipeline.spark.async_io.async_wait import ordered_wait
-from pipeline.spark.failures import AsyncTaskError, open_failure, raise_in_worker, row_failure, task_failure
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.errors import AsyncOperatorError
+from pipeline.spark import ordered_wait, task_failure
+from pipeline.spark.failures import AsyncTaskError, open_failure, raise_in_worker, row_failure
+from pipeline.streaming import AsyncFunction, AsyncOperatorError, RetryStrategy
 
 TIMEOUT_S = 180.0
 

@@ -21,13 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+from pipeline.spark import ordered_wait, unordered_wait
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import read_rows
 from pipeline.spark.async_io.task import AsyncTask
 from pipeline.spark.worker.hosts import WorkerHosts
 from pipeline.spark.worker.output import worker_output
-from pipeline.streaming.options import AsyncOptions
+from pipeline.streaming import AsyncOptions
 from pipeline.streaming.pace import ReaderGoneError
 
 from . import counting_service

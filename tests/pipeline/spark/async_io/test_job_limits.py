@@ -9,10 +9,10 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from dispatcher.util.rate_limit import RateLimit
-from pipeline.spark.async_io.async_wait import unordered_wait
+from dispatcher.aio import RateLimit
+from pipeline.spark import unordered_wait
 from pipeline.spark.async_io.job_limits import TasksAtOnce, share_of_task, slots_of, tasks_at_once
-from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
+from pipeline.streaming import AdaptiveRateLimit
 
 from ... import limited_service
 from ...limited_service import LimitedService, client, token_bucket

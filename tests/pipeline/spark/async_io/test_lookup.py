@@ -27,10 +27,8 @@ from pipeline.lookup import (
     TableUnavailableError,
 )
 from pipeline.lookup.schema import LookupSchema
-from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.spark.async_io.lookup_join import lookup_join
-from pipeline.spark.observed_calls import call_metrics
-from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.spark import call_metrics, lookup_join, ordered_wait, unordered_wait
+from pipeline.streaming import AsyncFunction
 
 if TYPE_CHECKING:
     from ...postgres_server import PostgresServer

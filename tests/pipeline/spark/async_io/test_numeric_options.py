@@ -10,14 +10,7 @@ from typing import Any, get_args
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lookup import (
-    FullCache,
-    FunctionTable,
-    PartialCache,
-    PostgresTable,
-    SqliteTable,
-)
-from pipeline.lookup.errors import LookupTableError
+from pipeline.lookup import FullCache, FunctionTable, LookupTableError, PartialCache, PostgresTable, SqliteTable
 from pipeline.lookup.function import LookupFunction
 from pipeline.spark import async_column, lookup_join, ordered_wait, register_async, unordered_wait
 from pipeline.streaming import AsyncFunction

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql.functions import lit
 from pyspark.util import PythonEvalType
 
-from pipeline.spark import SqliteResults, async_column, ordered_wait, unordered_wait
-from pipeline.spark.observed_calls import call_metrics
+from pipeline.spark import SqliteResults, async_column, call_metrics, ordered_wait, unordered_wait
 
 from ...counting_server import CountingServer
 

@@ -23,8 +23,8 @@ from pipeline.spark.async_io.rows import InputRows, read_rows, require_supported
 from pipeline.spark.async_io.spark_types import inner_types, row_check, usual_rows_first, values_of
 from pipeline.spark.async_io.structs import Check, row_maker
 from pipeline.spark.errors import InputValueError, ResultSchemaError, UnknownColumnError, UnsupportedTypeError
+from pipeline.streaming import CapturedError
 from pipeline.streaming.elements import UnreadableValue
-from pipeline.streaming.errors import CapturedError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 EMPTY = T.StructType([])

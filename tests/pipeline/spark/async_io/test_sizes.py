@@ -14,7 +14,7 @@ from pipeline.spark.async_io.rows import InputRows
 from pipeline.spark.async_io.sizes import limited, size_of_rows
 from pipeline.spark.async_io.spark_types import row_check
 from pipeline.spark.errors import ResultSchemaError
-from pipeline.streaming.errors import CapturedError
+from pipeline.streaming import CapturedError
 
 TEXT = T.StructType().add("text", "string")
 NESTED = T.StructType().add("found", T.ArrayType(T.MapType(T.StringType(), T.StructType().add("body", "binary"))))

@@ -13,10 +13,11 @@ import pytest
 import typer
 from pyspark.sql import SparkSession
 
-from dispatcher.errors import JournalError
+from dispatcher import JournalError
 from dispatcher.journal.format.segments import segment_path
 from pipeline.cli import report_command as cli
-from pipeline.journal.damage import Problem, all_problems, in_order
+from pipeline.journal import Problem
+from pipeline.journal.damage import all_problems, in_order
 from pipeline.journal.whole import look_at_whole
 from pipeline.spark import write_report
 from pipeline.spark.report.follow import follow_journal

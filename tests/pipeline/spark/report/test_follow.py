@@ -18,15 +18,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher import ConfigError, DispatcherError
 from dispatcher.journal.format.segments import Manifest, segment_path
 from dispatcher.journal.snapshot import summarize
 from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.tables.registry import TABLES
+from pipeline.spark import Report, journal_failure, write_report
 from pipeline.spark.report.digesting import digest_segments
 from pipeline.spark.report.follow import FollowError, FollowProgress, JournalFollower, _claim
-from pipeline.spark.report.report import Report, write_report
-from pipeline.spark.source.journal import journal_failure
 
 from ...journal_builder import JournalBuilder
 from . import followed_journal

@@ -19,9 +19,9 @@ import typer
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from dispatcher.errors import ConfigError, DispatcherError, JournalError
+from dispatcher import ConfigError, DispatcherError, JournalError
 from pipeline.cli import report_command as cli
-from pipeline.journal.damage import Problem
+from pipeline.journal import Problem
 from pipeline.report.tables.registry import TABLES
 from pipeline.spark import Report, write_report
 from pipeline.spark.report.follow import FollowProgress

@@ -9,13 +9,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dispatcher.errors import JournalError
+from dispatcher import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from dispatcher.journal.format.segments import Manifest, segment_path
 from pipeline.journal.arrow import UnknownColumnError
-from pipeline.spark import read_journal
+from pipeline.spark import journal_damage, journal_failure, read_journal
 from pipeline.spark.source import journal as journal_module
-from pipeline.spark.source.journal import journal_damage, journal_failure, table_schema
+from pipeline.spark.source.journal import table_schema
 
 EVENT_SCHEMA = (
     "seq long, dispatcher string, event_class string, event_type string, entity string, enqueued_at long, "

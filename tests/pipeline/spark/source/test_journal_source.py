@@ -11,12 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
-from dispatcher.errors import DispatcherError, JournalError
+from dispatcher import DispatcherError, JournalError
 from dispatcher.journal import EVENTS, TRANSITIONS
 from dispatcher.journal.format.segments import segment_path
-from pipeline.spark import read_journal
-from pipeline.spark.source.journal import journal_failure
-from pipeline.spark.source.journal_source import FORMAT, JournalSource, register_journal
+from pipeline.spark import journal_failure, read_journal, register_journal
+from pipeline.spark.source.journal_source import FORMAT, JournalSource
 from pipeline.spark.source.journal_source_reading import conditions_of
 
 try:

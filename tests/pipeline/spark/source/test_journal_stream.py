@@ -15,11 +15,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from dispatcher import JournalWriter
-from dispatcher.errors import JournalError
+from dispatcher import JournalError, JournalWriter
 from dispatcher.journal.format.segments import LAST_NUMBER, Manifest, segment_path
-from pipeline.spark import read_journal
-from pipeline.spark.source.journal import journal_failure, stream_journal
+from pipeline.spark import journal_failure, read_journal, stream_journal
 from pipeline.spark.source.journal_source import JournalSource
 from pipeline.spark.source.journal_source_stream import JournalStreamReader
 

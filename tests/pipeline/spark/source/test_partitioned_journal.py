@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatcher.errors import ConfigError
+from dispatcher import ConfigError
 from dispatcher.journal.format.partitions import Partitions
 from pipeline.cli.report_command import report
 from pipeline.journal.whole import SEQS_PER_PARTITION
-from pipeline.spark import read_journal, write_report
-from pipeline.spark.source.journal import journal_damage, stream_journal
+from pipeline.spark import journal_damage, read_journal, stream_journal, write_report
 
 from ....partitioned_journals import write_partitioned
 

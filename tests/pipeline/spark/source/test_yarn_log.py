@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
+from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.cli import yarn_log
 from pipeline.journal.arrow import arrow_schema
-from pipeline.spark.report.report import write_report
+from pipeline.spark import conformance, read_yarn_log, write_report
 from pipeline.spark.source.journal import JournalTables
-from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
+from pipeline.spark.source.yarn_log import YarnLogTables, declared_for, not_in_table
 from pipeline.yarnlog.clock import YarnLogError
 from statemachines.conformance import UnknownReleaseError
 

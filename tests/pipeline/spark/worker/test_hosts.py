@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.spark.worker.hosts import MOST_KEPT, MOST_KEPT_OF_PLACE, HostIdentity, WorkerHosts
-from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
 

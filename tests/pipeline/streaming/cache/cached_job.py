@@ -10,8 +10,8 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 
-from pipeline.streaming.cache.sqlite import SqliteResults
-from pipeline.streaming.wait import unordered_wait
+from pipeline.spark import SqliteResults
+from pipeline.streaming import unordered_wait
 
 
 def ask(url: str, key: int) -> int:

@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
+from pipeline.streaming import ResultCache
 from pipeline.streaming.cache.encoding import dump_results
-from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.session import CacheRequest, ResultSession
 from pipeline.streaming.cache.store import DONE, Claim, ResultKey, ResultStore
 

@@ -17,15 +17,21 @@ from typing import Any
 
 import pytest
 
-from dispatcher.util.rate_limit import RateLimit
+from dispatcher.aio import RateLimit
+from pipeline.spark import SqliteResults
+from pipeline.streaming import (
+    AsyncFunction,
+    AsyncOperatorError,
+    CallMetrics,
+    CapturedError,
+    ResultCache,
+    ResultCacheError,
+    RetryStrategy,
+    UnknownOutcomeError,
+    ordered_wait,
+    unordered_wait,
+)
 from pipeline.streaming.cache.cached_function import cached_function
-from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.sqlite import SqliteResults
-from pipeline.streaming.calls.call_counts import CallMetrics
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError, UnknownOutcomeError
-from pipeline.streaming.wait import ordered_wait, unordered_wait
 
 from ...counting_server import CountingServer, ask
 from ..calls.harness import until

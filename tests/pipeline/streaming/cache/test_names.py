@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, PrivateAttr
 
-from dispatcher.errors import InvalidValueError
+from dispatcher import InvalidValueError
 from pipeline.streaming import AsyncFunction, SqliteResults
 from pipeline.streaming.cache.names import cache_name
 

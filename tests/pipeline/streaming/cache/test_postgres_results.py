@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.streaming.cache.postgresql import PostgresResults
-from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
-from pipeline.streaming.wait import ordered_wait
+from pipeline.spark import PostgresResults
+from pipeline.streaming import ResultCacheAwayError, ResultCacheError, ordered_wait
 
 from ...counting_server import CountingServer
 from ...postgres_server import PASSWORD

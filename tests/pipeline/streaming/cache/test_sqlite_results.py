@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.spark import SqliteResults
+from pipeline.streaming import ResultCacheAwayError, ResultCacheError
 from pipeline.streaming.cache import sqlite
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.session import CacheRequest
-from pipeline.streaming.cache.sqlite import SqliteResults, file_system_of
-from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
+from pipeline.streaming.cache.sqlite import file_system_of
 
 from ..calls.harness import assert_in_a_forked_child
 from . import stores

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dispatcher.mailbox import MailboxExecutor
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError
+from pipeline.streaming import AsyncOperatorError, AsyncTimeoutError, StreamRecord, Watermark
+from pipeline.streaming.elements import StreamElement
 
 from .harness import MODES, HandFunction, Harness, Switch, fallback, until
 

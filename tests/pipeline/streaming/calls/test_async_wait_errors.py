@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.elements import StreamRecord, Watermark
-from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
+from pipeline.streaming import AsyncOperatorError, AsyncTimeoutError, CapturedError, StreamRecord, Watermark
 
 from .harness import MODES, ON_ERROR, Harness
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.util.rate_limit import RateLimit
+from dispatcher.aio import RateLimit
+from pipeline.streaming import AsyncTimeoutError, RetryAfter, RetryStrategy
 from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.errors import AsyncTimeoutError, CallTimes, RetryAfter
+from pipeline.streaming.errors import CallTimes
 
 from .harness import MODES, TIMEOUT_S, HandBatchFunction, Harness, fallback, until
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.util.rate_limit import RateLimit
-from pipeline.streaming.calls.functions import AsyncFunction
+from dispatcher.aio import RateLimit
+from pipeline.streaming import AsyncFunction, CapturedError, RetryAfter, StreamRecord
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
-from pipeline.streaming.elements import StreamRecord
-from pipeline.streaming.errors import CapturedError, RetryAfter
 
 from .harness import MODES, ON_ERROR, TIMEOUT_S, HandBatchFunction, HandFunction, Harness, fallback, until
 

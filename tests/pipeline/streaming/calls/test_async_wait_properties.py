@@ -17,11 +17,10 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dispatcher.aio import RateLimit
 from dispatcher.mailbox import SystemProcessingTimeService
-from dispatcher.util.rate_limit import RateLimit
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import AsyncTimeoutError, CapturedError, RetryAfter
+from pipeline.streaming import AsyncTimeoutError, CapturedError, RetryAfter, RetryStrategy, StreamRecord, Watermark
+from pipeline.streaming.elements import StreamElement
 from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
 from ....kit import tries

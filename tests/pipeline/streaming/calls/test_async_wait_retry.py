@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.streaming import AsyncOperatorError, AsyncTimeoutError, RetryAfter, RetryStrategy, StreamRecord, Watermark
 from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.elements import StreamRecord, Watermark
-from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, RetryAfter
 
 from .harness import MODES, ON_ERROR, TIMEOUT_S, HandFunction, Harness, fallback, until
 

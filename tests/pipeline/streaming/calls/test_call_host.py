@@ -16,10 +16,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from dispatcher.errors import RejectedExecutionError
-from dispatcher.mailbox import MailboxExecutor, TaskMailbox
-from pipeline.streaming import ordered_wait
-from pipeline.streaming.calls.functions import AsyncFunction
+from dispatcher.mailbox import MailboxExecutor, RejectedExecutionError, TaskMailbox
+from pipeline.streaming import AsyncFunction, ordered_wait
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, CallHost, HostCall
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.hosts.loop_host import LoopHost

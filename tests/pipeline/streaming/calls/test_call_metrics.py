@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import REGISTRY
 
-from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
+from pipeline.streaming import CallMetrics, register_call_metrics
 
 COUNTERS = (
     "calls",

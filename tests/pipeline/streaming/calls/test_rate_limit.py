@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.util.rate_limit import RateLimit
-from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
+from dispatcher.aio import RateLimit
+from pipeline.streaming import AdaptiveRateLimit
 from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
 WAIT_S = 60.0

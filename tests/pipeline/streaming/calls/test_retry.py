@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming import RetryStrategy
 
 fixed_delay = RetryStrategy.fixed_delay
 exponential_backoff = RetryStrategy.exponential_backoff

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.element_queues import OrderedStreamElementQueue
+from pipeline.streaming import OrderedStreamElementQueue, StreamRecord, Watermark
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.room import MOST_PER_CALL, GrowingRoom, approximate_bytes
-from pipeline.streaming.elements import StreamRecord, Watermark
 
 from .harness import HandCall, HandFunction, Harness, Switch
 

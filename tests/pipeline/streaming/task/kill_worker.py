@@ -19,12 +19,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.task.checkpoints import CheckpointStorage
-from pipeline.streaming.task.inputs import IterableInput
-from pipeline.streaming.task.source_stream_task import SourceContext, SourceStreamTask
-from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import StreamTaskOutput, async_wait_operator
+from pipeline.streaming import (
+    CheckpointStorage,
+    IterableInput,
+    SourceContext,
+    SourceStreamTask,
+    StreamRecord,
+    StreamTask,
+    StreamTaskOutput,
+    async_wait_operator,
+)
+from pipeline.streaming.elements import StreamElement
 
 
 class LineOutput(StreamTaskOutput):

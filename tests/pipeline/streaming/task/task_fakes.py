@@ -10,12 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
+from pipeline.streaming import (
+    Checkpoint,
+    CheckpointStorage,
+    SourceContext,
+    StreamRecord,
+    StreamTask,
+    StreamTaskOutput,
+    Watermark,
+)
+from pipeline.streaming.elements import StreamElement
 from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
-from pipeline.streaming.task.source_stream_task import SourceContext
-from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
+from pipeline.streaming.task.task_chain import OperatorContext
 
 TIMEOUT_S = 60
 

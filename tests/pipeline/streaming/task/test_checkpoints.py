@@ -17,17 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.util.files import PermissionsName
-from pipeline.streaming.elements import StreamRecord, Watermark
-from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
-from pipeline.streaming.task import checkpoints
-from pipeline.streaming.task.checkpoints import (
-    VERSION,
+from pipeline.streaming import (
     Checkpoint,
+    CheckpointError,
     CheckpointStorage,
+    JsonSerializer,
+    PickleSerializer,
     Recovery,
-    decode,
+    StreamRecord,
+    Watermark,
 )
-from pipeline.streaming.task.serializers import JsonSerializer, PickleSerializer
+from pipeline.streaming.errors import DamagedCheckpointError
+from pipeline.streaming.task import checkpoints
+from pipeline.streaming.task.checkpoints import VERSION, decode
 
 from ....kit import tries
 

@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import CheckpointError, InputClosedError
-from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
+from pipeline.streaming import (
+    CheckpointError,
+    InputClosedError,
+    IterableInput,
+    QueueInput,
+    StreamRecord,
+    StreamTaskInput,
+    Watermark,
+)
+from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.task.inputs import InputStatus
 
 from .task_fakes import TIMEOUT_S, values, wait_for
 

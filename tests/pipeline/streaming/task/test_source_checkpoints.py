@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.errors import CheckpointError
-from pipeline.streaming.task.checkpoints import CheckpointStorage
-from pipeline.streaming.task.source_stream_task import (
+from pipeline.streaming import (
     MAX_WATERMARK,
+    CheckpointError,
+    CheckpointStorage,
     SourceContext,
     SourceStreamTask,
+    StreamRecord,
 )
+from pipeline.streaming.elements import StreamElement
 
 from .task_fakes import (
     TIMEOUT_S,

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import SourceInterruptedError, TaskCancelledError
-from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, SourceContext, SourceStreamTask
-from pipeline.streaming.task.task_chain import async_wait_operator
+from pipeline.streaming import (
+    MAX_WATERMARK,
+    SourceContext,
+    SourceInterruptedError,
+    SourceStreamTask,
+    StreamRecord,
+    TaskCancelledError,
+    Watermark,
+    async_wait_operator,
+)
+from pipeline.streaming.elements import StreamElement
 from pipeline.streaming.task.task_control import TaskState
 
 from .task_fakes import (

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from dispatcher.mailbox import MailOptions, ManualClock
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput
-from pipeline.streaming.task.stream_task import StreamTask
+from pipeline.streaming import IterableInput, QueueInput, StreamRecord, StreamTask, Watermark
+from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.task.inputs import InputStatus
 from pipeline.streaming.task.task_chain import OperatorContext
 from pipeline.streaming.task.task_control import TaskState
 

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.errors import TaskCancelledError
-from pipeline.streaming.task.inputs import IterableInput, QueueInput
-from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext, async_wait_operator
+from pipeline.streaming import (
+    IterableInput,
+    QueueInput,
+    StreamRecord,
+    StreamTask,
+    TaskCancelledError,
+    async_wait_operator,
+)
+from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.task.task_chain import OperatorContext
 from pipeline.streaming.task.task_control import TaskState
 
 from .task_fakes import (

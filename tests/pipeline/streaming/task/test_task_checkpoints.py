@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 
 from dispatcher.mailbox import ManualClock
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import CheckpointError
-from pipeline.streaming.task.checkpoints import CheckpointStorage
-from pipeline.streaming.task.inputs import IterableInput, QueueInput
-from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
+from pipeline.streaming import (
+    CheckpointError,
+    CheckpointStorage,
+    IterableInput,
+    QueueInput,
+    StreamRecord,
+    StreamTask,
+    StreamTaskOutput,
+    Watermark,
+)
+from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.task.task_chain import OperatorContext
 
 from .task_fakes import (
     TIMEOUT_S,

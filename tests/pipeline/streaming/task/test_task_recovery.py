@@ -10,25 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import CheckpointError, TaskCancelledError
-from pipeline.streaming.task.checkpoints import CheckpointStorage
-from pipeline.streaming.task.inputs import InputStatus, IterableInput
-from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
+from pipeline.streaming import (
+    CheckpointError,
+    CheckpointStorage,
+    IterableInput,
+    StreamRecord,
+    StreamTask,
+    StreamTaskOutput,
+    TaskCancelledError,
+    Watermark,
+)
+from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.task.inputs import InputStatus
+from pipeline.streaming.task.task_chain import OperatorContext
 from pipeline.streaming.task.task_control import TaskState
 
 from ....kit import tries
-from .task_fakes import (
-    TIMEOUT_S,
-    Crash,
-    HoldingOperator,
-    LoggedOperator,
-    ScriptedInput,
-    crash,
-    latest,
-    values,
-)
+from .task_fakes import TIMEOUT_S, Crash, HoldingOperator, LoggedOperator, ScriptedInput, crash, latest, values
 
 pytestmark = pytest.mark.long
 

@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statemachines.resourcemanager.events.records import ContainerStatus
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager import ContainerStatus, Resource, RMAppAttemptEventType, RMContainer, RMNodeEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec
 
 from ..builders import EVENT_TYPES, declared, event_for

@@ -14,22 +14,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events.records import (
-    EXIT_KILLED_BY_RESOURCEMANAGER,
-    EXIT_SUCCESS,
+from statemachines.resourcemanager import (
+    ApplicationMasterNotRegisteredError,
+    ApplicationSubmission,
     ContainerRequest,
     ContainerStatus,
     FinalApplicationStatus,
-    NMContainerStatus,
-)
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES, RMAppState
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.records.errors import (
-    ApplicationMasterNotRegisteredError,
     InvalidApplicationMasterRequestError,
+    NMContainerStatus,
+    Resource,
+    ResourceManager,
+    RMAppState,
+    RMContainer,
     UnknownAttemptError,
 )
+from statemachines.resourcemanager.events.records import EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_SUCCESS
+from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec

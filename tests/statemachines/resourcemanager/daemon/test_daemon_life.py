@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher import ServiceState
-from dispatcher.errors import ConfigError, RejectedExecutionError
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from dispatcher import ConfigError, ServiceState
+from dispatcher.mailbox import RejectedExecutionError
+from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.services import RMAppManagerEventType, RMFatalEvent, RMFatalEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload

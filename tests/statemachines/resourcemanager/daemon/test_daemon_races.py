@@ -15,12 +15,19 @@ from typing import Any
 import pytest
 
 from dispatcher import DispatcherGroup
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events.records import EXIT_SUCCESS, ContainerRequest, ContainerStatus
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    ContainerRequest,
+    ContainerStatus,
+    Resource,
+    ResourceManager,
+    RMContainer,
+    RMContainerEventType,
+)
+from statemachines.resourcemanager.events.records import EXIT_SUCCESS
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.cluster import SimulatedCluster

@@ -21,16 +21,18 @@ from typing import Any
 import pytest
 
 from dispatcher import DispatcherGroup
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, resource_manager
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import (
+    ApplicationRejectedError,
+    ApplicationSubmission,
+    Resource,
+    ResourceManager,
+    RMNodeEventType,
+    resource_manager,
+)
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.records.errors import (
-    ApplicationRejectedError,
-    InvalidRequestError,
-    NodeRefusedError,
-    NotFoundError,
-)
+from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeRefusedError, NotFoundError
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 

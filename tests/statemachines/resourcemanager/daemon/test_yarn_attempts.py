@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager.events.records import (
-    EXIT_ABORTED,
-    EXIT_DISKS_FAILED,
-    EXIT_PREEMPTED,
-    FinalApplicationStatus,
-)
-from statemachines.resourcemanager.records.errors import UnknownAttemptError
+from statemachines.resourcemanager import FinalApplicationStatus, UnknownAttemptError
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, EXIT_DISKS_FAILED, EXIT_PREEMPTED
 from statemachines.resourcemanager.records.ids import attempt_id
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.events.records import EXIT_ABORTED, FinalApplicationStatus
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
-from statemachines.resourcemanager.records.errors import (
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    FinalApplicationStatus,
     InvalidApplicationMasterRequestError,
-    InvalidContainerReleaseError,
-    InvalidRequestError,
+    Resource,
+    RMAppAttemptEventType,
 )
+from statemachines.resourcemanager.events.records import EXIT_ABORTED
+from statemachines.resourcemanager.records.errors import InvalidContainerReleaseError, InvalidRequestError
 from statemachines.resourcemanager.records.resource import named
 from statemachines.simulation.workload import NodeSpec
 

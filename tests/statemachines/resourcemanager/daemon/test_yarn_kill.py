@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import RMAppState
-from statemachines.resourcemanager.events.records import ContainerStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEventType
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager import (
+    ContainerStatus,
+    RMAppAttemptEventType,
+    RMAppAttemptState,
+    RMAppEventType,
+    RMAppState,
+)
 from statemachines.resourcemanager.events.services import RMAppManagerEventType
-from statemachines.resourcemanager.machines.states import RMAppAttemptState
 from statemachines.resourcemanager.records.errors import InvalidRequestError
 
 from .yarn_cluster import Master, Yarn, ask, first_attempt

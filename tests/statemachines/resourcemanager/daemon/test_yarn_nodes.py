@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.records import EXIT_ABORTED, NMContainerStatus
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import NMContainerStatus, Resource, RMNodeEventType
+from statemachines.resourcemanager.events.records import EXIT_ABORTED
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.records.errors import NodeRefusedError

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.records.errors import ApplicationNotFoundError, InvalidRequestError
+from statemachines.resourcemanager import ApplicationNotFoundError
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 
 from .yarn_cluster import Master, Yarn, ask
 

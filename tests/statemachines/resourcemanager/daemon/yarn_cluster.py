@@ -12,9 +12,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from dispatcher.testing import ManualClock
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    ContainerRequest,
+    ContainerStatus,
+    Resource,
+    ResourceManager,
+    RMContainer,
+    RMNodeEventType,
+)
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.records.ids import application_of, attempt_id
 from statemachines.resourcemanager.reports import ApplicationReport

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from dispatcher.service import ServiceState
+from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer
 from statemachines.resourcemanager.context import RMContext

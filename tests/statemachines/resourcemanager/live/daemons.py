@@ -10,24 +10,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dispatcher.errors import DispatcherError
-from statemachines.resourcemanager import Resource, ResourceManager, RMContainer
-from statemachines.resourcemanager.events.records import (
-    EXIT_KILLED_BY_RESOURCEMANAGER,
-    EXIT_SUCCESS,
+from dispatcher import DispatcherError
+from statemachines.resourcemanager import (
+    ApplicationMasterNotRegisteredError,
     ContainerRequest,
     ContainerStatus,
-    NMContainerStatus,
-)
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.machines.states import FINAL_STATES
-from statemachines.resourcemanager.records.errors import (
-    ApplicationMasterNotRegisteredError,
     InvalidApplicationMasterRequestError,
     InvalidResourceRequestError,
-    NodeRefusedError,
+    NMContainerStatus,
+    Resource,
+    ResourceManager,
+    RMContainer,
     UnknownAttemptError,
 )
+from statemachines.resourcemanager.events.records import EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_SUCCESS
+from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.resourcemanager.machines.states import FINAL_STATES
+from statemachines.resourcemanager.records.errors import NodeRefusedError
 from statemachines.resourcemanager.records.ids import application_of, attempt_of
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.machines.rmapp import RMApp
+from statemachines.resourcemanager import Resource, RMApp
 
 from ..builders import EVENT_TYPES
 from ..machines.course import HOSTS, LEAVES

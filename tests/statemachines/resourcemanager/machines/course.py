@@ -10,17 +10,23 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from dispatcher.testing import ManualClock
-from statemachines.factory import InvalidStateTransitionError
-from statemachines.recorder import TransitionRecorder
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp, RMContainer
+from statemachines import InvalidStateTransitionError, TransitionRecorder
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    NMContainerStatus,
+    Resource,
+    ResourceManager,
+    RMApp,
+    RMAppAttemptEventType,
+    RMAppEventType,
+    RMContainer,
+    RMContainerEventType,
+    RMNodeEventType,
+)
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.records import NMContainerStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEventType
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEventType
 from statemachines.resourcemanager.events.services import RMAppManagerEventType, RMStateStoreEvent
 from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import RMApp, RMAppState
-from statemachines.resourcemanager.events.records import FinalApplicationStatus
+from statemachines.resourcemanager import FinalApplicationStatus, RMApp, RMAppState
 
 from ..builders import NODE, Workshop, send
 

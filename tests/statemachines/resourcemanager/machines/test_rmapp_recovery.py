@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import RMApp
-from statemachines.resourcemanager.events.records import FinalApplicationStatus
-from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager import FinalApplicationStatus, Resource, RMApp, UnknownAttemptError
 from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
     MasterContainerData,
     RecoveredApplication,
 )
-from statemachines.resourcemanager.services.application_master_service import UnknownAttemptError
 
 from ..builders import MASTER, NODE, Workshop, send
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import RMApp
+from statemachines.resourcemanager import ContainerStatus, RMApp
 from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_KILLED_AFTER_APP_COMPLETION,
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
-    ContainerStatus,
 )
 
 from ..builders import NODE, TASK, Workshop, event_for

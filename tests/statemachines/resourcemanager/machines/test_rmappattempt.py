@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import RMAppAttempt, RMAppAttemptState
-from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager import ContainerStatus, RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData
 
 from ..builders import MASTER, TASK, Case, Workshop, case_id, causes_of_final_saving, declared, send, targets

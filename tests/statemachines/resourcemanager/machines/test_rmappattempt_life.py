@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMAppAttempt, RMAppAttemptState
-from statemachines.resourcemanager.events.records import ContainerStatus, FinalApplicationStatus
+from statemachines.resourcemanager import (
+    ContainerStatus,
+    FinalApplicationStatus,
+    Resource,
+    RMAppAttempt,
+    RMAppAttemptState,
+)
 
 from ..builders import MASTER, NODE, TASK, Workshop, send
 

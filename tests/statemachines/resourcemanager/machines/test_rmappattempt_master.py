@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager import ContainerStatus, Resource, UnknownAttemptError
 from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
@@ -12,9 +12,7 @@ from statemachines.resourcemanager.events.records import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
     EXIT_SUCCESS,
-    ContainerStatus,
 )
-from statemachines.resourcemanager.services.application_master_service import UnknownAttemptError
 from statemachines.simulation.workload import NodeSpec
 
 from ..builders import MASTER, NODE, TASK, Workshop, send

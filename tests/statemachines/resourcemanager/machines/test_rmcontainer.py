@@ -8,18 +8,9 @@ from typing import Any
 import pytest
 
 from dispatcher.journal.format.event_codec import encode_payload
-from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events.records import (
-    EXIT_ABORTED,
-    EXIT_PREEMPTED,
-    ContainerRequest,
-    ContainerStatus,
-)
-from statemachines.resourcemanager.events.rmcontainer import (
-    RMContainerEvent,
-    RMContainerEventType,
-    RMContainerStartEvent,
-)
+from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Resource, RMContainer, RMContainerEventType
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, EXIT_PREEMPTED
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerStartEvent
 from statemachines.resourcemanager.machines.entity import EntityEventHandler
 from statemachines.resourcemanager.records.resource import named
 

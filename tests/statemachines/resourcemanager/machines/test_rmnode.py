@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource, RMNode
 from statemachines.simulation.workload import NodeSpec
 
 from ..builders import NODE, SPEC, TASK, Case, Workshop, case_id, declared, event_for, targets

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource, RMNode
+from statemachines.resourcemanager.events.records import EXIT_ABORTED
 from statemachines.resourcemanager.events.scheduler import NodeResourceUpdateSchedulerEvent
 from statemachines.simulation.workload import NodeSpec
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
+from statemachines.resourcemanager import ContainerStatus, Resource, RMNode
+from statemachines.resourcemanager.events.records import EXIT_ABORTED
 
 from ..builders import MASTER, NODE, TASK, Workshop, event_for
 

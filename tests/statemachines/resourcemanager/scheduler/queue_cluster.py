@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
+from statemachines.resourcemanager import ContainerRequest, QueueInfo
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import (
@@ -19,7 +19,6 @@ from statemachines.resourcemanager.scheduler.capacity.queue_applications import 
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 from ..cluster import Cluster
 

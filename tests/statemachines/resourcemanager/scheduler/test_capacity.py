@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import ConfigError
+from dispatcher import ConfigError
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 

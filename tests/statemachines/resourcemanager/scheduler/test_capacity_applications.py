@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.events.records import NMContainerStatus
+from statemachines.resourcemanager import ApplicationSubmission, NMContainerStatus, Resource
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.resource_manager import make_scheduler

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import Resource, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 
 from .queue_cluster import QueueCluster

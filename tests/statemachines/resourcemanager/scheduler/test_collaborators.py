@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager import ApplicationSubmission, ContainerRequest, Resource
 from statemachines.resourcemanager.records.config import SchedulerConfig
-from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     SchedulerApplication,
@@ -17,6 +15,7 @@ from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.fifo import FifoPolicy
+from statemachines.simulation.workload import NodeSpec
 
 from ..builders import Workshop
 

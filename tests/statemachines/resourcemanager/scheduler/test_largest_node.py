@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.records.errors import InvalidResourceRequestError
+from statemachines.resourcemanager import InvalidResourceRequestError, Resource
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.simulation.workload import NodeSpec

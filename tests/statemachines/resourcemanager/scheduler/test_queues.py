@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.errors import ConfigError
+from dispatcher import ConfigError
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.headroom import headroom

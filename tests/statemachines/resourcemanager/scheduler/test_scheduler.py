@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager import ContainerRequest, Resource
 from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.records.ids import application_of
 

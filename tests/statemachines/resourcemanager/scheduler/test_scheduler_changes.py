@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager import Resource, RMContainerEventType, RMNodeEventType
 from statemachines.resourcemanager.events.records import EXIT_ABORTED
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 
 from ..cluster import Cluster
 

@@ -7,14 +7,10 @@ from collections.abc import Callable, Sized
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerRequest, ContainerStatus
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
-from statemachines.resourcemanager.events.scheduler import (
-    NodeAddedSchedulerEvent,
-    SchedulerEvent,
-    SchedulerEventType,
-)
+from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Resource, RMContainer, RMNodeEventType
+from statemachines.resourcemanager.events.records import EXIT_ABORTED
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
+from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 from ..cluster import Cluster

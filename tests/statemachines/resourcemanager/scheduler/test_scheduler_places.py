@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager import Resource, RMContainerEventType
 
 from ..cluster import Cluster
 

@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from statemachines.resourcemanager import Resource, RMContainer
+from statemachines.resourcemanager import ContainerRequest, NMContainerStatus, Resource, RMContainer
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
 
 from ..cluster import Cluster

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import Resource, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, KnownCauses, NodeLooks, why_unplaced

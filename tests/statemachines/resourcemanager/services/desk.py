@@ -8,10 +8,16 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
-from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    ContainerRequest,
+    QueueInfo,
+    Resource,
+    RMContainer,
+    RMContainerState,
+)
 from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop

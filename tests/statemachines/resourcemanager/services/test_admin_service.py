@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager import Resource, RMNode, RMNodeEventType
 from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeNotFoundError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager

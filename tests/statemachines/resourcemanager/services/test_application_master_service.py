@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager import Resource, RMAppAttempt
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
-from statemachines.resourcemanager.events.services import NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmappattempt import MasterSession
-from statemachines.resourcemanager.records.errors import (
+from statemachines.resourcemanager import (
     ApplicationMasterNotRegisteredError,
+    ContainerRequest,
+    ContainerStatus,
+    FinalApplicationStatus,
     InvalidApplicationMasterRequestError,
-    InvalidContainerReleaseError,
     InvalidResourceRequestError,
+    Resource,
+    RMAppAttempt,
     UnknownAttemptError,
 )
+from statemachines.resourcemanager.events.services import NodesListManagerEventType
+from statemachines.resourcemanager.machines.rmappattempt import MasterSession
+from statemachines.resourcemanager.records.errors import InvalidContainerReleaseError
 from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 

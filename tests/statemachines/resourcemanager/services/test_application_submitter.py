@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import RejectedExecutionError
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events.services import RMStateStoreEvent
-from statemachines.resourcemanager.records.errors import (
+from dispatcher.mailbox import RejectedExecutionError
+from statemachines.resourcemanager import (
     ApplicationRejectedError,
-    InvalidRequestError,
+    ApplicationSubmission,
     InvalidResourceRequestError,
+    Resource,
+    ResourceManager,
 )
+from statemachines.resourcemanager.events.services import RMStateStoreEvent
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import (
+    AccessDeniedError,
+    ApplicationNotFoundError,
     ApplicationSubmission,
+    Caller,
     LaunchContext,
     Resource,
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.records.acls import Caller, QueueACLs
-from statemachines.resourcemanager.records.errors import (
-    AccessDeniedError,
-    ApplicationNotFoundError,
-    InvalidRequestError,
-)
+from statemachines.resourcemanager.records.acls import QueueACLs
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager

@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import DispatcherError
-from statemachines.resourcemanager import Resource, RMAppState
-from statemachines.resourcemanager.events.records import FinalApplicationStatus
+from dispatcher import DispatcherError
+from statemachines.resourcemanager import (
+    ApplicationNotFoundError,
+    FinalApplicationStatus,
+    QueueInfo,
+    Resource,
+    RMAppState,
+)
 from statemachines.resourcemanager.records.errors import (
     ApplicationAttemptNotFoundError,
-    ApplicationNotFoundError,
     ContainerNotFoundError,
     InvalidRequestError,
     QueueNotFoundError,
 )
 from statemachines.resourcemanager.reports import APPLICATION_STATES
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests, QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 
 from ..builders import NODE, TASK, event_for

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import RejectedExecutionError
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.records.errors import ApplicationNotFoundError, InvalidRequestError
+from dispatcher.mailbox import RejectedExecutionError
+from statemachines.resourcemanager import (
+    ApplicationNotFoundError,
+    ApplicationSubmission,
+    Resource,
+    ResourceManager,
+    ResourceManagerConfig,
+)
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher
 
 from ..builders import Workshop, event_for

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import RMNode
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import RMNode, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
 from statemachines.resourcemanager.services.nodes_list_manager import (
     UNTRACKED_KEPT_MS,

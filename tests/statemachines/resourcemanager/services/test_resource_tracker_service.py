@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource, RMNode
 from statemachines.resourcemanager.events.rmnode import RMNodeReconnectEvent, RMNodeStartedEvent, RMNodeStatusEvent
 from statemachines.resourcemanager.records.errors import NodeRefusedError
 from statemachines.resourcemanager.records.stored_state import HostDrain, HostLists

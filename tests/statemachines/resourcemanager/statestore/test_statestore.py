@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
-from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.records.stored_state import (
     HostDrain,
     HostLists,

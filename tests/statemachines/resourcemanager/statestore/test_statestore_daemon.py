@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from dispatcher import ServiceState
-from statemachines.resourcemanager import ApplicationSubmission, Caller, Resource, ResourceManager
-from statemachines.resourcemanager.records.errors import (
+from statemachines.resourcemanager import (
     ApplicationNotStoredError,
+    ApplicationSubmission,
+    Caller,
     ChangeNotStoredError,
-    InvalidRequestError,
+    Resource,
+    ResourceManager,
+    StateStoreError,
 )
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.services.admin_service import AdminService
-from statemachines.resourcemanager.statestore.store import StateStoreError
 from statemachines.simulation.workload import NodeSpec, Workload
 
 from ....kit import no_thread_is_left, until

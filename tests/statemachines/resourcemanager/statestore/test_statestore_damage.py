@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from statemachines.resourcemanager import ResourceManager
+from statemachines.resourcemanager import ResourceManager, StateStoreError
 from statemachines.resourcemanager.statestore.database import StateDatabase
-from statemachines.resourcemanager.statestore.store import StateStoreError
 
 from ...simulation.replays import config
 from ..stores import Owner, app_id, applications_in, attempt_id, change, sqlite_store, store_app, store_attempt

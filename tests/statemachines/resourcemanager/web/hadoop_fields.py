@@ -10,8 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager import ContainerRequest, Resource
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Master, Yarn

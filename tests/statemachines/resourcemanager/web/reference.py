@@ -6,9 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from statemachines.resourcemanager import reports
+from statemachines.resourcemanager import RMApp, reports
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.reports import ApplicationReport, NodeReport, cluster_metrics
 

@@ -13,8 +13,7 @@ from dispatcher.metrics.transition_ring import ring
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.read import waits
 from statemachines.resourcemanager.web.rest import texts
-from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
-from statemachines.simulation.workload import NodeSpec, Workload
+from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 from .front import BASE, Front, front, until
 

@@ -13,8 +13,7 @@ import pytest
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from statemachines.resourcemanager import Resource  # noqa: E402
-from statemachines.resourcemanager.events.records import FinalApplicationStatus, NMContainerStatus  # noqa: E402
+from statemachines.resourcemanager import FinalApplicationStatus, NMContainerStatus, Resource  # noqa: E402
 from statemachines.resourcemanager.records.stored_state import (  # noqa: E402
     ApplicationAttemptStateData,
     ApplicationStateData,

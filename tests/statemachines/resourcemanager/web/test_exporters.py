@@ -16,8 +16,7 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager import ContainerRequest, Resource
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn

@@ -16,6 +16,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from statemachines import resourcemanager
+from statemachines.resourcemanager import QueueInfo
 from statemachines.resourcemanager.read.fields import (
     APPLICATION_FIELDS,
     ATTEMPT_FIELDS,
@@ -33,7 +34,6 @@ from statemachines.resourcemanager.read.fields import (
     Unit,
 )
 from statemachines.resourcemanager.reports import ApplicationReport
-from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.pages import applications
 from statemachines.resourcemanager.web.pages.listing import columns_of
 from statemachines.resourcemanager.web.rest import apps, scheduler

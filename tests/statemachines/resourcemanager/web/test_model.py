@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.errors import DispatcherError
+from dispatcher import DispatcherError
 from statemachines.resourcemanager import (
     ApplicationSubmission,
     Resource,
     ResourceManager,
     ResourceManagerConfig,
+    RMAppEventType,
     reports,
 )
-from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmapp import RMAppEvent
 from statemachines.resourcemanager.read import marks
 from statemachines.resourcemanager.read import publisher as module
 from statemachines.resourcemanager.read.hangs import longest_hang

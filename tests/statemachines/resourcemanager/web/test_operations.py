@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events.records import EXIT_PREEMPTED, ContainerStatus
+from statemachines.resourcemanager import ContainerStatus, Resource, RMContainer
+from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 from statemachines.resourcemanager.read.operations import Done, Operation, Operations
 
 from ..builders import Workshop

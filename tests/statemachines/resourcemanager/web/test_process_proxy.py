@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 client = pytest.importorskip("yarn_api_client", reason="yarn-api-client is not installed")
 
-from statemachines.resourcemanager import Resource  # noqa: E402
-from statemachines.resourcemanager.events.records import ContainerRequest  # noqa: E402
+from statemachines.resourcemanager import ContainerRequest, Resource  # noqa: E402
 from statemachines.simulation.workload import NodeSpec  # noqa: E402
 
 from ..daemon.yarn_cluster import Yarn  # noqa: E402

@@ -12,8 +12,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager import ContainerRequest, Resource
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Master, Yarn

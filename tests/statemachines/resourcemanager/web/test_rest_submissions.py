@@ -12,8 +12,8 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from dispatcher import health
+from statemachines.resourcemanager import Credentials, LocalResource, LogAggregationContext
 from statemachines.resourcemanager.events.services import RMStateStoreEvent
-from statemachines.resourcemanager.records.submission import Credentials, LocalResource, LogAggregationContext
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 
 from ..stores import change, sqlite_store

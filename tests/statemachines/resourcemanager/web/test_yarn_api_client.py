@@ -18,8 +18,7 @@ client = pytest.importorskip("yarn_api_client", reason="yarn-api-client is not i
 from yarn_api_client import main as command  # noqa: E402
 from yarn_api_client.errors import APIError  # noqa: E402
 
-from statemachines.resourcemanager import Resource  # noqa: E402
-from statemachines.resourcemanager.events.records import ContainerRequest  # noqa: E402
+from statemachines.resourcemanager import ContainerRequest, Resource  # noqa: E402
 from statemachines.simulation.workload import NodeSpec  # noqa: E402
 
 from ..daemon.yarn_cluster import Master, Yarn  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager import Resource
 from statemachines.simulation.workload import (
     NodeSpec,
     Outcome,

@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ManualClock, TaskMailbox
+from pipeline.streaming import AsyncWaitOperator, RetryAfter, StreamRecord
 from pipeline.streaming.calls.hosts.call_host import CallHost, HostCall
-from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
-from pipeline.streaming.elements import StreamRecord
-from pipeline.streaming.errors import RetryAfter
 
 
 class Schedule:

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming import unordered_wait
-from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming import AdaptiveRateLimit, AsyncFunction, AsyncOptions, RetryAfter, unordered_wait
 from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import AcceptedRate, LearnedRate
-from pipeline.streaming.errors import RetryAfter
-from pipeline.streaming.options import AsyncOptions
 
 from .services import Schedule, TokenBucket, run
 

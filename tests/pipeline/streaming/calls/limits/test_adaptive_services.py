@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
+from pipeline.streaming import AdaptiveRateLimit
 
 from .services import FixedWindow, Schedule, Service, SlidingWindow, TokenBucket, run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.util.rate_limit import RateLimit
+from dispatcher.aio import RateLimit
 from pipeline.streaming import unordered_wait
 
 from ....limited_service import LimitedService, client, token_bucket

@@ -16,9 +16,10 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
+from dispatcher import HealthAnswer  # noqa: E402
 from dispatcher.ops.sight import Sight  # noqa: E402
 from dispatcher.pages import site  # noqa: E402
-from dispatcher.supervision.health import HealthAnswer, HealthWarning  # noqa: E402
+from dispatcher.supervision.health import HealthWarning  # noqa: E402
 from statemachines.resourcemanager.web.pages import application  # noqa: E402
 from statemachines.resourcemanager.web.pages.application import history_of  # noqa: E402
 from statemachines.resourcemanager.web.pages.site import ClusterSite  # noqa: E402

@@ -26,11 +26,9 @@ from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops.dispatchers import EventTypeNumbers
 from dispatcher.pages.page_texts import NOTHING
 from statemachines import Entities, StateMachineFactory
-from statemachines.resourcemanager import ApplicationSubmission, Caller, Resource
-from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager import ApplicationSubmission, Caller, ContainerStatus, Resource
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
-from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
-from statemachines.simulation.workload import Workload
+from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, Workload
 
 from ....simulation.replays import TIMEOUT_S
 from ..front import BASE, NODE, NODE_ID, Front, front, until

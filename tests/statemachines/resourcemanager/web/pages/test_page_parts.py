@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 
-from dispatcher.errors import JournalError
+from dispatcher import JournalError
 from dispatcher.ops.entities import HistoryEntry
 from dispatcher.ops.sight import WHOLE
 from dispatcher.pages import page_texts
