@@ -133,6 +133,17 @@ HANDLER_STATE = {"apps", "nodes", "attempts", "containers", "rm_context"}
 """Attributes that hold such state."""
 
 
+def inner_imports(modules: Sequence[Module], packages: Iterable[str], public: Container[str]) -> list[str]:
+    """Imports of modules of `packages` that are not among the public ones: `module:line -> target`."""
+    roots = set(packages)
+    return [
+        f"{module.name}:{each.line} -> {each.target}"
+        for module in modules
+        for each in module.imports
+        if each.target.partition(".")[0] in roots and each.target not in public
+    ]
+
+
 def handler_state_reaches(modules: Sequence[Module], homes: Sequence[str]) -> Violations:
     """Modules of threads that are no handler threads, and look at what handlers own instead of asking for it."""
     found = {}

@@ -143,6 +143,10 @@ DOCUMENTS = (
     "CHANGELOG.md",
     *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
 )
+PUBLIC = tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).keys()
+"""The packages that publish names."""
+MOST_INNER_IMPORTS = 1090
+"""Of tests. It falls: what a test reaches for inside, the next change of that inside has to write anew."""
 FOLDERS = (*PACKAGES, "config", "docs", "examples", "scripts", "tests", ".ci")
 
 
@@ -238,6 +242,12 @@ def test_the_source_keeps_the_conventions(check: str) -> None:
     assert not found, "\n".join(["", *found])
 
 
+def test_tests_come_through_public_doors() -> None:
+    found = conventions.inner_imports(modules(suite), PACKAGES, PUBLIC)
+
+    assert len(found) <= MOST_INNER_IMPORTS, "\n".join(["import what a package publishes:", *sorted(found)])
+
+
 def test_documents_name_files_that_exist() -> None:
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
@@ -328,6 +338,13 @@ def test_a_foreign_import_is_found() -> None:
     )
 
     assert set(conventions.foreign_imports(texts, "spark", "home")) == {"other -> spark"}
+
+
+def test_an_inner_import_is_found() -> None:
+    inner = "import home.inner\nfrom home import x\nfrom .home import y"
+    texts = sample(tests__a=inner, tests__b="import homely.inner")
+
+    assert conventions.inner_imports(texts, ["home"], {"home"}) == ["tests.a:1 -> home.inner"]
 
 
 def test_a_door_s_reach_for_a_handler_s_state_is_found() -> None:
