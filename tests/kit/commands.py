@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 from dispatcher.cli import main
 
@@ -27,12 +28,19 @@ class Ended(NamedTuple):
 
 
 def run_here(*args: object) -> Ended:
-    """Run `dispatcher ARGS` in this process, to the end."""
+    """Run `dispatcher ARGS` in this process, to the end.
+
+    Signals stay the tests': a command would handle them until its process ends, with a thread and a pipe.
+    """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     argv, sys.argv = sys.argv, ["dispatcher", *map(str, args)]
     code: object = None
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            mock.patch("dispatcher.cli.command.Interruption.install"),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             main()
     except SystemExit as ended:
         code = ended.code
