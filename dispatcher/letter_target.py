@@ -214,10 +214,9 @@ class LetterTarget:
             return post_letters(journal, numbers, self._codec, self.post)
 
     def discard(self, numbers: Sequence[int], journal_id: str) -> set[int]:
-        """Remove letters from the folder, on the disk; returns those that were there. As `redeliver`, which says more.
+        """Remove letters from the folder, on the disk; returns those that were there.
 
-        Raises:
-            LettersElsewhereError, JournalError: as `redeliver`.
+        Arguments, threads and errors are those of `redeliver`.
         """
         with self._writing_of(journal_id) as journal:
             there = {letter.seq for letter in read_unhandled(journal.path).events if is_letter(letter.line)}
@@ -227,7 +226,7 @@ class LetterTarget:
 
     @contextlib.contextmanager
     def _writing_of(self, journal_id: str) -> Iterator[JournalWriter]:
-        """As `writing`, for letters that were chosen in the folder of that journal."""
+        """Lock the folder as `writing` does, for letters that were chosen in the folder of that journal."""
         with self.writing() as journal:
             manifest, _ = read_manifest(journal.path)
             if manifest is None or manifest.journal != journal_id:

@@ -31,7 +31,7 @@ class EntityTables:
         self._ends = ends
         self._changes: dict[str, _Changes] = {}  # by machine; guarded by the log's lock
         self._reading = threading.Lock()  # before the log's; machines' threads never take it
-        self._tables: dict[str, _Table] = {}  # by machine; guarded by _reading
+        self._tables: dict[str, _EntityTable] = {}  # by machine; guarded by _reading
         renew_in_child(self)
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -53,14 +53,14 @@ class EntityTables:
                 if machine in (None, name) and (found := table.states.get(entity)) is not None
             ]
 
-    def _caught_up(self) -> dict[str, _Table]:
+    def _caught_up(self) -> dict[str, _EntityTable]:
         """The tables, up to date. The caller holds `_reading`."""
         with self._log.caught_up():
             changes, self._changes = self._changes, {}
         for machine, changed in changes.items():
             table = self._tables.get(machine)
             if table is None:
-                table = self._tables[machine] = _Table()
+                table = self._tables[machine] = _EntityTable()
             table.merge(changed.last)
         return self._tables
 
@@ -114,7 +114,7 @@ class _Changes:
             self.last[entity] = None
 
 
-class _Table:
+class _EntityTable:
     """One machine's entities as of the last reading. The owner of `_reading` uses it."""
 
     def __init__(self) -> None:

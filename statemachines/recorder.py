@@ -38,7 +38,7 @@ _LOOKS: Final = 10
 """Readings of counts that move, until two are equal."""
 
 
-class _Tally:
+class _ThreadCounts:
     """What one thread has counted of one kind of machine. That thread alone writes, and any thread reads.
 
     No call comes between the load and the store of a count: a signal handler that counts could run there.
@@ -66,14 +66,14 @@ class MachineStats:
         self.initial_state: str = initial_state  # never changes
         # Of machines that count them themselves. Any thread extends it, any copies it.
         self._steps: list[Step] = steps if steps is not None else []
-        self._by_thread: dict[int, _Tally] = {}  # each thread adds its own, any reads a copy
+        self._by_thread: dict[int, _ThreadCounts] = {}  # each thread adds its own, any reads a copy
 
-    def here(self) -> _Tally:
+    def here(self) -> _ThreadCounts:
         """What the caller's thread has counted."""
         thread = get_ident()
-        return self._by_thread.get(thread) or self._by_thread.setdefault(thread, _Tally())
+        return self._by_thread.get(thread) or self._by_thread.setdefault(thread, _ThreadCounts())
 
-    def _tallies(self) -> Collection[_Tally]:
+    def _tallies(self) -> Collection[_ThreadCounts]:
         return self._by_thread.copy().values()
 
     @property

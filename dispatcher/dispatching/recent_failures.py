@@ -74,7 +74,7 @@ class _FailureFrame(NamedTuple):
         return f"{where}\n    {code}" if code else where
 
 
-class _Kept(NamedTuple):
+class _UnreadRecord(NamedTuple):
     """A record whose frames are made text when they are read, which reads files."""
 
     record: FailureRecord
@@ -84,12 +84,12 @@ class _Kept(NamedTuple):
         return replace(self.record, frames=tuple(frame.text() for frame in self.frames))
 
 
-class _Group(NamedTuple):
+class _RecentGroup(NamedTuple):
     failed: int
     retried: int
     first_at: float
     since_at: float
-    newest: _Kept
+    newest: _UnreadRecord
 
 
 class RecentFailures:
@@ -98,8 +98,8 @@ class RecentFailures:
     def __init__(self, clock: Callable[[], float] = time) -> None:
         self._clock = clock  # never changes
         self._count = 0  # handler thread
-        self._ring: deque[_Kept] = deque(maxlen=_KEPT)  # handler thread appends, any copies
-        self._groups: dict[FailureKey, _Group] = {}  # handler thread sets and removes, any copies
+        self._ring: deque[_UnreadRecord] = deque(maxlen=_KEPT)  # handler thread appends, any copies
+        self._groups: dict[FailureKey, _RecentGroup] = {}  # handler thread sets and removes, any copies
 
     def add(self, event: Any, error: BaseException, *, is_retried: bool = False) -> None:
         """Handling the event failed with that error. `is_retried`: another attempt follows.
@@ -119,23 +119,23 @@ class RecentFailures:
             message=short_message(error),
             frames=(),
         )
-        kept = _Kept(record, _last_frames(error.__traceback__))
+        kept = _UnreadRecord(record, _last_frames(error.__traceback__))
         if not is_retried:
             self._ring.append(kept)
         self._group(kept, is_retried=is_retried)
 
-    def _group(self, kept: _Kept, *, is_retried: bool) -> None:
+    def _group(self, kept: _UnreadRecord, *, is_retried: bool) -> None:
         record, groups = kept.record, self._groups
         key = FailureKey(record.event_class, record.event_type, record.error_class)
         before = groups.get(key)
         if before is None:
             if len(groups) >= MOST_GROUPS:  # the one that has not failed for longest goes
                 del groups[min(groups, key=lambda each: groups[each].newest.record.at)]
-            before = _Group(0, 0, record.at, record.at, kept)
+            before = _RecentGroup(0, 0, record.at, record.at, kept)
         goes_on = abs(record.at - before.newest.record.at) <= _PAUSE_S  # the clock may have been set back
         since_at = before.since_at if goes_on else record.at
         failed, retried = before.failed + (not is_retried), before.retried + is_retried
-        groups[key] = _Group(failed, retried, before.first_at, since_at, kept)
+        groups[key] = _RecentGroup(failed, retried, before.first_at, since_at, kept)
 
     def last_number(self) -> int:
         """Of the last failure; 0: there was none. Any thread."""

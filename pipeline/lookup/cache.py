@@ -191,7 +191,7 @@ class LruRows:
             del times[key]
 
 
-class Lookups(ABC):
+class TableLookups(ABC):
     """Lookups in a table by queries to its reader; owns both."""
 
     def __init__(self, queries: Queries) -> None:
@@ -220,7 +220,7 @@ class Lookups(ABC):
         await self._queries.reader.close()
 
 
-class DirectLookups(Lookups):
+class DirectLookups(TableLookups):
     """No cache."""
 
     async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> LookupAnswer:
@@ -228,7 +228,7 @@ class DirectLookups(Lookups):
         return await self._queries.ask(keys) if keys else LookupAnswer((), ())
 
 
-class PartialLookups(Lookups):
+class PartialLookups(TableLookups):
     """Caches the rows of each lookup. Lookups of a key whose query is running wait for that query.
 
     Each query runs in its own task. Cancelling the batch that started it does not cancel it, because other batches may
@@ -316,7 +316,7 @@ class _Content:
         return LookupAnswer(numbers, self.columns, list(chain.from_iterable(several)), errors)
 
 
-class FullLookups(Lookups):
+class FullLookups(TableLookups):
     """Keeps the whole table in memory."""
 
     def __init__(self, queries: Queries, options: FullCache, packing: Packing) -> None:
@@ -402,7 +402,7 @@ def _rows_by_key(keys: Sequence[LookupKey]) -> dict[LookupKey, int | Sequence[in
     return rows
 
 
-def lookups_of(queries: Queries, cache: LookupCache, width: int, packing: Packing | None = None) -> Lookups:
+def lookups_of(queries: Queries, cache: LookupCache, width: int, packing: Packing | None = None) -> TableLookups:
     """Lookups through `cache`, not yet opened. `width`: the number of columns. `packing`: of a full cache."""
     if isinstance(cache, PartialCache):
         return PartialLookups(queries, cache, width)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from pipeline.lookup.answers import LookupAnswer, Packing, RowsAsColumns
-from pipeline.lookup.cache import FullCache, LookupCache, Lookups, cache_of, lookups_of
+from pipeline.lookup.cache import FullCache, LookupCache, TableLookups, cache_of, lookups_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.metrics import LookupMetrics
@@ -81,7 +81,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self.how = how
         self._no_match: tuple[LookupRow, ...] = (nulls,) if how == "left" else ()
         self._clock: LookupClock = clock or MonotonicClock()
-        self._lookups: Lookups | None = None  # loop thread only; None until opened
+        self._lookups: TableLookups | None = None  # loop thread only; None until opened
         self.metrics: LookupMetrics = LookupMetrics()
         self._earlier_retries = 0  # before the last `open`; loop thread writes, any reads
 

@@ -26,7 +26,7 @@ Inner: TypeAlias = Callable[..., Any]
 """A call or a hook of the function. For a coroutine function it returns an awaitable."""
 
 
-class Around:
+class CallWrapper:
     """What a wrapper does around calls and hooks: each method takes an inner callable and returns the one around it.
 
     These defaults change nothing. The callables of `coroutine`, `blocking` and `timeout` take one value, those of
@@ -53,7 +53,7 @@ class Around:
         return inner
 
 
-class Converted(Around):
+class Converted(CallWrapper):
     """Converts what a call or `timeout` returns. An error of `convert` fails the call; in a batch, its value alone."""
 
     def __init__(self, convert: Callable[[Any], Sequence[Any]]) -> None:
@@ -94,7 +94,7 @@ class Converted(Around):
 class Wrapped:
     """`inner` inside `around`, with the methods and hooks by which a host recognizes the kind of a function."""
 
-    def __init__(self, inner: Any, around: Around) -> None:
+    def __init__(self, inner: Any, around: CallWrapper) -> None:
         self.__qualname__ = name_of(inner)
         self.__module__ = unbound(inner).__module__
         hooks: list[Any] = [getattr(inner, name, None) for name in ("open", "close")]
@@ -127,7 +127,7 @@ def as_called(function: AnyFunction[Any, Any]) -> Any:
     form = coroutine_form if is_coroutine_function(function) else blocking_form
     called, timeout = called_of(function), getattr(function, "timeout", _nothing)
     is_plain = form(called) is called and blocking_form(timeout) is timeout
-    return function if is_plain else Wrapped(function, Around())
+    return function if is_plain else Wrapped(function, CallWrapper())
 
 
 def _nothing() -> None:

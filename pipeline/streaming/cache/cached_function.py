@@ -26,7 +26,7 @@ from pipeline.streaming.calls.functions import (
 )
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.function_forms import check_function
-from pipeline.streaming.function_wrappers import Around, Inner, Wrapped
+from pipeline.streaming.function_wrappers import CallWrapper, Inner, Wrapped
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def cached_function(
     return cached
 
 
-class _Cached(Around):
+class _Cached(CallWrapper):
     def __init__(self, session: ResultSession, retry: RetryStrategy | None) -> None:
         self._session = session
         self._retry = retry

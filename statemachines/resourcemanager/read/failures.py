@@ -23,7 +23,7 @@ _Key = tuple[FailureCause, int | None]
 """The cause, and the exit status of the last master."""
 
 
-class FailureGroup(NamedTuple):
+class FailedGroup(NamedTuple):
     """The failed applications of one cause."""
 
     cause: FailureCause | None
@@ -45,7 +45,7 @@ class FailureGroup(NamedTuple):
         return sum(self.minutes[-over:]) / over
 
 
-class _Cell:
+class _FailedOfCause:
     """The failed applications of one cause that the same users may see."""
 
     __slots__ = ("count", "last_ms", "sample", "slices")
@@ -61,7 +61,7 @@ class Failures:
     """The failed applications of a read model."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[_Key, tuple[str, str, str | None]], _Cell] = {}
+        self._cells: dict[tuple[_Key, tuple[str, str, str | None]], _FailedOfCause] = {}
 
     def take(self, app: ApplicationReport, sign: int) -> None:
         """Count a failed application; `sign` -1: it is no longer kept."""
@@ -69,7 +69,7 @@ class Failures:
         key = (app.failure, app.exit_status), view_key(app)
         cell = self._cells.get(key)
         if cell is None:
-            cell = self._cells[key] = _Cell(app)
+            cell = self._cells[key] = _FailedOfCause(app)
         cell.count += sign
         if not cell.count:
             del self._cells[key]
@@ -83,9 +83,9 @@ class Failures:
         while len(cell.slices) > MINUTES * _SLICES:
             del cell.slices[min(cell.slices)]
 
-    def groups(self, may_view: Callable[[ApplicationReport], bool], now_ms: int) -> list[FailureGroup]:
+    def groups(self, may_view: Callable[[ApplicationReport], bool], now_ms: int) -> list[FailedGroup]:
         """Of the applications that a user may view: those with the most failures in the last minutes first."""
-        found: dict[_Key, list[_Cell]] = {}
+        found: dict[_Key, list[_FailedOfCause]] = {}
         for (key, _), cell in self._cells.items():
             if may_view(cell.sample):
                 found.setdefault(key, []).append(cell)
@@ -96,7 +96,7 @@ class Failures:
         return groups
 
 
-def _group(cause: FailureCause, exit_status: int | None, cells: Iterable[_Cell], now_ms: int) -> FailureGroup:
+def _group(cause: FailureCause, exit_status: int | None, cells: Iterable[_FailedOfCause], now_ms: int) -> FailedGroup:
     minutes, present = [0] * MINUTES, now_ms // _SLICE_MS
     apps = last_ms = 0
     for cell in cells:
@@ -106,11 +106,11 @@ def _group(cause: FailureCause, exit_status: int | None, cells: Iterable[_Cell],
             age = max(0, present - slice_) // _SLICES
             if age < MINUTES:
                 minutes[MINUTES - 1 - age] += failed
-    return FailureGroup(cause, exit_status, apps, last_ms, tuple(minutes))
+    return FailedGroup(cause, exit_status, apps, last_ms, tuple(minutes))
 
 
-def _together(groups: Iterable[FailureGroup]) -> FailureGroup:
+def _together(groups: Iterable[FailedGroup]) -> FailedGroup:
     groups = list(groups)
     minutes = tuple(map(sum, zip(*(each.minutes for each in groups), strict=True)))
     apps, last_ms = sum(each.apps for each in groups), max(each.last_ms for each in groups)
-    return FailureGroup(None, None, apps, last_ms, minutes)
+    return FailedGroup(None, None, apps, last_ms, minutes)

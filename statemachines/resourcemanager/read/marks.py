@@ -55,7 +55,7 @@ class _Settling(NamedTuple):
     apps: set[str]
 
 
-class Marks:
+class ReportMarks:
     """Turns changes into what is to be reported. Its generators yield now and then, for the clock to be looked at."""
 
     def __init__(

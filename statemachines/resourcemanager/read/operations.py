@@ -48,7 +48,7 @@ class SchedulerRun(NamedTuple):
     """Containers allocated and released in all, by queue as applications name it."""
 
 
-class _Kind:
+class _OfKind:
     """Operations of one kind."""
 
     __slots__ = ("_at", "last", "sizes")
@@ -80,7 +80,7 @@ class Operations:
         self._run = SchedulerRun()
         self._allocated: Counter[str] = Counter()  # by queue; only grows
         self._released: Counter[str] = Counter()  # by queue; only grows
-        self._allocations, self._releases, self._preemptions, self._reservations = (_Kind() for _ in range(4))
+        self._allocations, self._releases, self._preemptions, self._reservations = (_OfKind() for _ in range(4))
         self._has_moved = False  # containers went to another queue since the last run
         self._reserved: set[str] = set()  # containers that are reserved now
 

@@ -26,7 +26,7 @@ from statemachines.changes import ChangedEntities
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import RMNode
-from statemachines.resourcemanager.read.marks import LOOK_EVERY, SORT_EVERY, Dirty, Marks
+from statemachines.resourcemanager.read.marks import LOOK_EVERY, SORT_EVERY, Dirty, ReportMarks
 from statemachines.resourcemanager.read.published import Cost, Publication
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.reports import (
@@ -81,7 +81,7 @@ class _Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class _Summary:
+class _Totals:
     """What is published as a whole."""
 
     queues: Sequence[QueueInfo]
@@ -92,7 +92,7 @@ class _Summary:
 
 _FREE: Final = Cost()
 _NONE = Resource(0, 0)
-_NOTHING: Final = _Summary((), ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NONE, _NONE, _NONE, _NONE, {}), -1)
+_NOTHING: Final = _Totals((), ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NONE, _NONE, _NONE, _NONE, {}), -1)
 
 
 class ModelPublisher:
@@ -109,7 +109,7 @@ class ModelPublisher:
         self._mail_ns = mail_ns
         self._shares_every = shares_every
         # Handler thread:
-        self._marks = Marks(manager.context, manager.scheduler_path, self._tell_of)
+        self._marks = ReportMarks(manager.context, manager.scheduler_path, self._tell_of)
         self._changes: ChangedEntities | None = None
         self._work: Iterator[Publication | None] | None = None  # the publication that is being made
         self._until_ns = 0  # the present mail works until then, by time.perf_counter_ns
@@ -218,7 +218,7 @@ class ModelPublisher:
             if number % SORT_EVERY == 0:
                 yield None
 
-    def _summary(self, is_dirty: bool) -> Generator[None, None, _Summary]:
+    def _summary(self, is_dirty: bool) -> Generator[None, None, _Totals]:
         """The part that is published whole. It is the last one if no dispatcher has handled an event since."""
         last = self._last
         handled = sum(dispatcher.stats().handled for dispatcher in self._dispatchers)
@@ -236,7 +236,7 @@ class ModelPublisher:
             self._tell_of("the queues", error)
             return last
         self._summary_ns = time.thread_time_ns() - begun_ns
-        return _Summary(tuple(queues), metrics, handled)
+        return _Totals(tuple(queues), metrics, handled)
 
     def _queues(self, found: list[QueueInfo]) -> Iterator[None]:
         """All queues, one at a time: a report on one costs as much as it and those below it have users."""

@@ -58,7 +58,7 @@ class WaitGroup(NamedTuple):
         return self.cause.value if self.cause is not None else "not known yet"
 
 
-class _Cell(NamedTuple):
+class _WaitingOfCause(NamedTuple):
     """The applications of one cause that the same users may see."""
 
     sample: ApplicationReport
@@ -66,7 +66,7 @@ class _Cell(NamedTuple):
     since_ms: int
 
 
-_Cells = Mapping[tuple[WaitCause | None, tuple[str, str, str | None]], _Cell]
+_CountsByCause = Mapping[tuple[WaitCause | None, tuple[str, str, str | None]], _WaitingOfCause]
 
 
 class WaitGroups(LoopFollower):
@@ -84,7 +84,7 @@ class WaitGroups(LoopFollower):
         self._model = model
         self._ask = ask
         self._is_hanging = is_hanging
-        self._cells: _Cells = {}
+        self._cells: _CountsByCause = {}
         # The publication and the causes that they are made of. By number: its reports would live on here otherwise.
         self._cells_of: tuple[int, object] = -1, None
         self._making = asyncio.Lock()  # of the cells: readers of one publication share the work
@@ -109,20 +109,20 @@ class WaitGroups(LoopFollower):
     async def groups(self, may_view: Callable[[ApplicationReport], bool]) -> list[WaitGroup]:
         """Of the waiting applications of the publication that a user may view: the largest group first."""
         cells = await self._grouped()
-        found: dict[WaitCause | None, list[_Cell]] = {}
+        found: dict[WaitCause | None, list[_WaitingOfCause]] = {}
         for (cause, _), cell in cells.items():
             if may_view(cell.sample):
                 found.setdefault(cause, []).append(cell)
         groups = [_group(cause, of_cause) for cause, of_cause in found.items()]
         return sorted(groups, key=lambda each: (each.cause is None, -each.apps, each.since_ms))
 
-    async def _grouped(self) -> _Cells:
+    async def _grouped(self) -> _CountsByCause:
         async with self._making:
             model, causes = self._model, self.causes
             number = model.number
             if self._cells_of[0] == number and self._cells_of[1] is causes:
                 return self._cells
-            cells: dict[tuple[WaitCause | None, tuple[str, str, str | None]], _Cell] = {}
+            cells: dict[tuple[WaitCause | None, tuple[str, str, str | None]], _WaitingOfCause] = {}
             rest = iter(model.apps_in(WAITING))
             while piece := list(islice(rest, _PIECE)):
                 for app in piece:
@@ -131,9 +131,9 @@ class WaitGroups(LoopFollower):
                     key = (wait.cause if wait is not None else None), view_key(app)
                     cell = cells.get(key)
                     if cell is None:
-                        cells[key] = _Cell(app, 1, since_ms)
+                        cells[key] = _WaitingOfCause(app, 1, since_ms)
                     else:
-                        cells[key] = _Cell(cell.sample, cell.apps + 1, min(cell.since_ms, since_ms))
+                        cells[key] = _WaitingOfCause(cell.sample, cell.apps + 1, min(cell.since_ms, since_ms))
                 if len(piece) == _PIECE:
                     await asyncio.sleep(0)
             self._cells, self._cells_of = cells, (number, causes)
@@ -178,7 +178,7 @@ class WaitGroups(LoopFollower):
             self.causes = found
 
 
-def _group(cause: WaitCause | None, cells: Collection[_Cell]) -> WaitGroup:
+def _group(cause: WaitCause | None, cells: Collection[_WaitingOfCause]) -> WaitGroup:
     queues: Counter[str] = Counter()
     for cell in cells:
         queues[cell.sample.queue] += cell.apps

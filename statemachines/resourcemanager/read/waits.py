@@ -43,7 +43,7 @@ class Known(NamedTuple):
     """Applications about which the handler thread has not answered yet."""
 
 
-class Waits:
+class WaitingReports:
     """`ask`: ClientRMService.get_waiting_later. `is_hanging`: whether a handler is known to hang."""
 
     def __init__(
@@ -75,22 +75,22 @@ class Waits:
         return {app_id: report for app_id, future in asked.items() if (report := future.result()) is not None}
 
     async def known(self, app_ids: Iterable[str]) -> Known:
-        """As `reports`, but from answers of the last second, and from older ones while the handler thread hangs.
+        """What these applications wait for, as answered in the last second; earlier while the handler thread hangs.
 
-        It waits no longer than the handler thread takes for an answer when it does not hang.
+        Waits for answers no longer than a handler thread that does not hang takes for them.
         """
         now_s, wanted = asyncio.get_running_loop().time(), tuple(app_ids)
         stale = [each for each in wanted if each not in self.kept or now_s - self.kept[each][0] >= FRESH_S]
         asked = self._put(stale)
         await self._patiently(asked.values())
-        told = set(wanted).difference(stale)
+        answered = set(wanted).difference(stale)
         for app_id, future in asked.items():
             if future.done():
                 with suppress(TimeoutError, DispatcherError):
                     future.result()
-                    told.add(app_id)
+                    answered.add(app_id)
         reports = {each: self.kept[each][1] for each in wanted if each in self.kept}
-        return Known(reports, frozenset(each for each in wanted if each not in told and each not in reports))
+        return Known(reports, frozenset(each for each in wanted if each not in answered and each not in reports))
 
     def _put(self, app_ids: Iterable[str]) -> Mapping[str, _Asked]:
         """Add these applications to the next question."""

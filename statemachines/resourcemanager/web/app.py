@@ -90,7 +90,7 @@ def resource_manager_app(
         routes=routes,
         exception_handlers={HTTPException: router_error(rest.remote_exception)},
         middleware=[
-            Middleware(_Frame, model=rm.model, is_read_only=web.read_only),
+            Middleware(_RequestFrame, model=rm.model, is_read_only=web.read_only),
             Middleware(UserCookies, users=rm.users),
         ],
         lifespan=lifespan,
@@ -100,7 +100,7 @@ def resource_manager_app(
     return app
 
 
-class _Frame:
+class _RequestFrame:
     """Around every request: follows the resource manager, tells the state's age, and forgives slashes.
 
     A client whose endpoint ends in a slash sends two; JAX-RS does not mind one at the end of a path. Refuses all

@@ -16,7 +16,7 @@ from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.read.past import Past
 from statemachines.resourcemanager.read.queue_paths import queue_paths
 from statemachines.resourcemanager.read.wait_groups import WaitGroups
-from statemachines.resourcemanager.read.waits import Waits
+from statemachines.resourcemanager.read.waits import WaitingReports
 from statemachines.resourcemanager.records.errors import (
     AccessDeniedError,
     ApplicationNotStoredError,
@@ -59,7 +59,7 @@ class RMWeb:
     workers: Workers = field(default_factory=Workers)
     """Threads for work that would hold up the loop."""
     users: Users = field(init=False)
-    waits: Waits = field(init=False)
+    waits: WaitingReports = field(init=False)
     """Why applications wait, for all endpoints and pages together."""
     wait_groups: WaitGroups = field(init=False)
     """Waiting applications by cause, for all endpoints and pages together."""
@@ -68,7 +68,7 @@ class RMWeb:
 
     def __post_init__(self) -> None:
         self.users = Users(self.config)
-        self.waits = Waits(self.clients.get_waiting_later, self._is_hanging)
+        self.waits = WaitingReports(self.clients.get_waiting_later, self._is_hanging)
         self.wait_groups = WaitGroups(self.model, self.clients.get_waits_later, self._is_hanging)
         self.past = Past(self.model)
 
@@ -92,7 +92,7 @@ def known_refusal(error: Exception) -> Refusal | None:
     return None if status is None else Refusal(status, str(error))
 
 
-class Deadline:
+class WriteDeadline:
     """When the answer to a request that changes something is due."""
 
     def __init__(self, rm: RMWeb) -> None:

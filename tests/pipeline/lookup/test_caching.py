@@ -14,7 +14,7 @@ from pipeline.lookup import (
     TableUnavailableError,
 )
 from pipeline.lookup.answers import RowsAsColumns
-from pipeline.lookup.cache import Found, LookupCache, Lookups, NoCache, lookups_of
+from pipeline.lookup.cache import Found, LookupCache, NoCache, TableLookups, lookups_of
 from pipeline.lookup.queries import Queries, QueryRetries
 
 from .fakes import FakeReader, HandClock, in_loop, settle
@@ -31,7 +31,7 @@ class Setup:
         self.metrics = LookupMetrics()
         self.clock = HandClock()
         queries = Queries(RowsAsColumns(self.reader, 1), QueryRetries(2, 1.0), self.metrics, self.clock)
-        self.lookups: Lookups = lookups_of(queries, cache, 1)
+        self.lookups: TableLookups = lookups_of(queries, cache, 1)
 
     async def __aenter__(self) -> Setup:
         await self.lookups.open()

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.streaming import AsyncFunction
 from pipeline.streaming.calls.functions import is_batch_function, is_coroutine_function
-from pipeline.streaming.function_wrappers import Around, Converted, Wrapped
+from pipeline.streaming.function_wrappers import CallWrapper, Converted, Wrapped
 
 
 class Hooks:
@@ -63,7 +63,7 @@ def call(function: Any, value: int) -> Any:
 @pytest.mark.parametrize("make", [One, Many, Blocking, lambda: plain], ids=["coroutine", "batch", "blocking", "plain"])
 def test_the_wrapper_is_of_the_same_kind_and_converts_what_a_call_returns(make: Callable[[], Any]) -> None:
     function = make()
-    wrapped = Wrapped(Wrapped(function, Around()), Converted(as_text))
+    wrapped = Wrapped(Wrapped(function, CallWrapper()), Converted(as_text))
 
     assert is_batch_function(wrapped) == is_batch_function(function)
     assert is_coroutine_function(wrapped) == is_coroutine_function(function)

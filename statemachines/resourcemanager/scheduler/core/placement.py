@@ -55,7 +55,7 @@ def why_unplaced(
         here = [node for node in here if requirements.allows(node)]
         if not here:
             return _no_allowed(requirements)
-    return _Search(requirements, here).reason(allocator, opportunity)
+    return _PlacementSearch(requirements, here).reason(allocator, opportunity)
 
 
 def _no_nodes(partition: str, known: Iterable[KnownNode]) -> WaitReason:
@@ -156,7 +156,7 @@ class KnownCauses:
             self._found[place, requirements] = cause
 
 
-class _Search:
+class _PlacementSearch:
     """The nodes that an ask accepts, by how near they come to what it needs."""
 
     def __init__(self, requirements: NodeRequirements, nodes: Sequence[SchedulerNode]) -> None:

@@ -33,7 +33,7 @@ class Viewer:
         return may_view(self.acls, app, self.reader)
 
     def sight(self) -> Callable[[ApplicationReport], bool]:
-        """As `may_view`, for thousands of applications."""
+        """A function that answers `may_view` quickly, for thousands of applications."""
         return viewer(self.acls, self.reader)
 
     def may_view_all(self) -> bool:

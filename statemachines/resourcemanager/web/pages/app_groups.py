@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from dispatcher.pages import page_texts
 from dispatcher.web.plain_answers import Refusal
-from statemachines.resourcemanager.read.failures import FailureGroup
+from statemachines.resourcemanager.read.failures import FailedGroup
 from statemachines.resourcemanager.read.fields import ENDED, WAITING, Lists
 from statemachines.resourcemanager.read.wait_groups import WaitGroup
 from statemachines.resourcemanager.reports import ApplicationReport, FailureCause, WaitCause, waiting_apps
@@ -26,7 +26,7 @@ GROUP_FILTERS: Final = ("cause", "reason", "exit")
 _QUEUES_SHOWN: Final = 3
 
 
-class Kind(NamedTuple):
+class ListKind(NamedTuple):
     """What a list is about."""
 
     lists: Lists
@@ -35,12 +35,12 @@ class Kind(NamedTuple):
     sort: str
 
 
-_OF_ANY: Final = Kind(Lists.ANY, "Why it waits or failed", "id")
-OF_WAITING: Final = Kind(Lists.WAITING, "Why it waits", "id")
-_OF_ENDED: Final = Kind(Lists.ENDED, "Reason", "finished")
+_OF_ANY: Final = ListKind(Lists.ANY, "Why it waits or failed", "id")
+OF_WAITING: Final = ListKind(Lists.WAITING, "Why it waits", "id")
+_OF_ENDED: Final = ListKind(Lists.ENDED, "Reason", "finished")
 
 
-def kind_of(states: Collection[str]) -> Kind:
+def kind_of(states: Collection[str]) -> ListKind:
     """Of the list of the applications in these states; none: in any."""
     if states and WAITING.issuperset(states):
         return OF_WAITING
@@ -84,7 +84,7 @@ def _waiting_row(query: Query, group: WaitGroup) -> Mapping[str, Any]:
     }
 
 
-def _failed_row(query: Query, group: FailureGroup) -> Mapping[str, Any]:
+def _failed_row(query: Query, group: FailedGroup) -> Mapping[str, Any]:
     filters, link, is_current = query.filters, None, False
     if group.cause is not None:
         status = None if group.exit_status is None else str(group.exit_status)

@@ -17,7 +17,7 @@ from statemachines.resourcemanager.records.ids import application_of, container_
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.pages import timeline
 from statemachines.resourcemanager.web.pages.applications import FAILED, may_wait
-from statemachines.resourcemanager.web.pages.histories import Histories, Move, history_of
+from statemachines.resourcemanager.web.pages.histories import Entered, Histories, history_of
 from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 APP: Final = "/cluster/app"
@@ -106,9 +106,9 @@ async def _timeline(
         rows.append(_attempt_row(each, found.get(each.attempt_id, ())))
     bars = []
     for id in ids:
-        moves: tuple[Move, ...] = found.get(id, ())
+        moves: tuple[Entered, ...] = found.get(id, ())
         if not moves and id in made_ms:
-            moves = (Move(made_ms[id], states[id]),)
+            moves = (Entered(made_ms[id], states[id]),)
         exit_status = failures.get(id) or (moves[-1].exit_status if moves else None)
         failure = f"exit status {exit_status}" if exit_status else ""
         row = timeline.row_of(f"container {id.rpartition('_')[2].lstrip('0')}", id, moves, failure=failure)
@@ -145,31 +145,31 @@ def _failure(final_status: str) -> str:
     return f"final status {final_status}" if final_status in FAILED else ""
 
 
-def _with_end(moves: Sequence[Move], finish_ms: int | None, state: str) -> Sequence[Move]:
+def _with_end(moves: Sequence[Entered], finish_ms: int | None, state: str) -> Sequence[Entered]:
     """The moves, which may have been looked up before the end."""
-    return moves if finish_ms is None or moves[-1].state == state else [*moves, Move(finish_ms, state)]
+    return moves if finish_ms is None or moves[-1].state == state else [*moves, Entered(finish_ms, state)]
 
 
-def _app_row(app: ApplicationReport, moves: Sequence[Move]) -> timeline.Row:
+def _app_row(app: ApplicationReport, moves: Sequence[Entered]) -> timeline.Row:
     failure = _failure(app.final_status)
     if moves:
         moves = _with_end(moves, app.finish_ms, app.state)
         row = timeline.row_of("application", app.application_id, moves, app.submit_ms, failure)
         assert row is not None  # it has begun
         return row
-    steps = [Move(app.submit_ms, "ACCEPTED")]
+    steps = [Entered(app.submit_ms, "ACCEPTED")]
     if app.launch_ms is not None:
-        steps.append(Move(app.launch_ms, "RUNNING"))
+        steps.append(Entered(app.launch_ms, "RUNNING"))
     if app.finish_ms is not None:
-        steps.append(Move(app.finish_ms, app.state))
+        steps.append(Entered(app.finish_ms, app.state))
     row = timeline.row_of("application", app.application_id, steps, failure=failure)
     assert row is not None
     return row
 
 
-def _attempt_row(attempt: ApplicationAttemptReport, moves: Sequence[Move]) -> timeline.Row:
+def _attempt_row(attempt: ApplicationAttemptReport, moves: Sequence[Entered]) -> timeline.Row:
     if not moves:
-        moves = [Move(attempt.start_ms, attempt.state if attempt.finish_ms is None else "RUNNING")]
+        moves = [Entered(attempt.start_ms, attempt.state if attempt.finish_ms is None else "RUNNING")]
     moves = _with_end(moves, attempt.finish_ms, attempt.state)
     number = attempt.attempt_id.rpartition("_")[2].lstrip("0")
     failure = _failure(attempt.final_status)

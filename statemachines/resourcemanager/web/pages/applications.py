@@ -49,8 +49,8 @@ from statemachines.resourcemanager.web.pages.app_groups import (
     panels,
 )
 from statemachines.resourcemanager.web.pages.listing import (
-    Column,
     Key,
+    ListedColumn,
     Query,
     columns_of,
     first_page,
@@ -189,7 +189,7 @@ async def list_view(site: ClusterSite, request: Request) -> View:
     )
 
 
-def _cell(app: ApplicationReport, now_ms: int, column: Column) -> Any:
+def _cell(app: ApplicationReport, now_ms: int, column: ListedColumn) -> Any:
     field: Field[ApplicationReport] = column.field
     if field.is_live and app.state in ENDED:
         return NOTHING
@@ -292,7 +292,7 @@ def _value(query: Query) -> Callable[[ApplicationReport], Any]:
 
 
 def _value_for(may_view: Callable[[ApplicationReport], bool], query: Query) -> Callable[[ApplicationReport], Any]:
-    """As `_value`, for a user from whom some applications are hidden: neither order nor cursor tells what they do."""
+    """What a list is sorted by, for a user from whom applications are hidden: order and cursor tell nothing of them."""
     value = _value(query)
     is_public = next(column.field.is_public for column in COLUMNS if column.name == query.sort)
     return value if is_public else lambda app: value(app) if may_view(app) else _UNSEEN

@@ -24,7 +24,7 @@ from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.web.pages import application, nodes
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.site import ClusterSite
-from statemachines.resourcemanager.web.shared import Deadline, known_refusal
+from statemachines.resourcemanager.web.shared import WriteDeadline, known_refusal
 
 _SEEN_S: Final = 2.0
 _MOST_FIELDS: Final = 20
@@ -33,7 +33,7 @@ Form = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Button:
     """One button."""
 
     name: str
@@ -50,7 +50,7 @@ class Change:
 
 
 CHANGES: Final = (
-    Change(
+    Button(
         "kill",
         "Kill",
         "Kill this application? Its containers end at once.",
@@ -59,7 +59,7 @@ CHANGES: Final = (
         True,
         True,
     ),
-    Change(
+    Button(
         "move",
         "Move",
         "Move this application, with its containers and requests, to another queue.",
@@ -68,7 +68,7 @@ CHANGES: Final = (
         True,
         field="queue",
     ),
-    Change(
+    Button(
         "priority",
         "Priority",
         "Applications of higher priority are served first in their queue.",
@@ -77,7 +77,7 @@ CHANGES: Final = (
         True,
         field="priority",
     ),
-    Change(
+    Button(
         "drain",
         "Decommission gracefully",
         "The node takes no more containers, and leaves once its applications have ended.",
@@ -85,7 +85,7 @@ CHANGES: Final = (
         "refreshNodes graceful",
         False,
     ),
-    Change(
+    Button(
         "decommission",
         "Decommission at once",
         "The node leaves now. Its containers end, and may be started elsewhere.",
@@ -94,7 +94,7 @@ CHANGES: Final = (
         False,
         True,
     ),
-    Change(
+    Button(
         "recommission",
         "Recommission",
         "The node may be used again. If it has left, it must register again.",
@@ -115,14 +115,14 @@ def routes(site: ClusterSite) -> Sequence[BaseRoute]:
     return found
 
 
-def _question(site: ClusterSite, change: Change) -> Callable[[Request], Awaitable[View]]:
+def _question(site: ClusterSite, change: Button) -> Callable[[Request], Awaitable[View]]:
     async def ask(request: Request) -> View:
         return await _form_view(site, change, request)
 
     return ask
 
 
-async def _form_view(site: ClusterSite, change: Change, request: Request, problem: str = "", status: int = 200) -> View:
+async def _form_view(site: ClusterSite, change: Button, request: Request, problem: str = "", status: int = 200) -> View:
     about, _ = await _about(site, change, request)
     values = {**about, "change": change, "problem": problem, "action": _with_user(request, request.url.path)}
     values["queues"] = [queue.path for queue in site.model.queues if queue.is_leaf]
@@ -130,7 +130,7 @@ async def _form_view(site: ClusterSite, change: Change, request: Request, proble
     return View("change.html", f"{change.title}: {about['name']}", values, section, status=status)
 
 
-async def _about(site: ClusterSite, change: Change, request: Request) -> tuple[dict[str, Any], Caller]:
+async def _about(site: ClusterSite, change: Button, request: Request) -> tuple[dict[str, Any], Caller]:
     """What is changed, and on whose behalf.
 
     Raises Refusal: there is no such thing (404), or the user may not change it (401, 403).
@@ -155,14 +155,14 @@ async def _about(site: ClusterSite, change: Change, request: Request) -> tuple[d
     return {"id": node.node_id, "name": node.node_id, "host": node.host, "back": back}, caller
 
 
-def _answer(site: ClusterSite, change: Change) -> Callable[[Request], Awaitable[Response]]:
+def _answer(site: ClusterSite, change: Button) -> Callable[[Request], Awaitable[Response]]:
     async def make(request: Request) -> Response:
         describe_write(request.scope, operation=change.operation, target=request.path_params["id"])
         body = await request.body()
         try:
             form = _form_of(body)
             about, caller = await _about(site, change, request)
-            deadline = Deadline(site.rm)
+            deadline = WriteDeadline(site.rm)
             await deadline.result(_done(site, change, about, form, caller), "the change may still be made")
             await deadline.published(_SEEN_S)
         except (Refusal, DispatcherError) as error:
@@ -182,7 +182,7 @@ def _form_of(body: bytes) -> Form:
     return {name: values[0] for name, values in fields.items()}
 
 
-def _done(site: ClusterSite, change: Change, about: Mapping[str, Any], form: Form, caller: Caller) -> Future[Any]:
+def _done(site: ClusterSite, change: Button, about: Mapping[str, Any], form: Form, caller: Caller) -> Future[Any]:
     """Ask the services for the change; the future is done once it is made."""
     clients, admin, id = site.rm.clients, site.rm.admin, about["id"]
     if change.name == "kill":
@@ -203,7 +203,7 @@ def _priority(text: str) -> int:
     return int(plain)
 
 
-async def _refused(site: ClusterSite, change: Change, request: Request, refusal: Refusal) -> Response:
+async def _refused(site: ClusterSite, change: Button, request: Request, refusal: Refusal) -> Response:
     """The form again, with the reason, where the user can mend it; else the page of the error."""
 
     async def view(_: Request) -> View:

@@ -36,7 +36,7 @@ _MOST: Final = 200
 _ENDS: Final = frozenset({"FINISHED", "FAILED", "KILLED", "COMPLETED", "RELEASED", "EXPIRED"})
 
 
-class Move(NamedTuple):
+class Entered(NamedTuple):
     """An entity entered a state."""
 
     at_ms: int
@@ -47,13 +47,13 @@ class Move(NamedTuple):
     """Of a container that has failed, if the journal has it."""
 
 
-class _Kept(NamedTuple):
+class _KnownStates(NamedTuple):
     """What is known of an entity."""
 
     read_s: float
     """When it was read."""
     took_s: float
-    moves: tuple[Move, ...]
+    moves: tuple[Entered, ...]
 
 
 class Histories:
@@ -62,10 +62,10 @@ class Histories:
     def __init__(self, workers: Workers, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._workers = workers
         self._clock_s = clock_s
-        self._kept: dict[str, _Kept] = {}  # by entity; oldest first
+        self._kept: dict[str, _KnownStates] = {}  # by entity; oldest first
         self._under_way: dict[str, asyncio.Task[None]] = {}  # by entity
 
-    async def of(self, ids: Sequence[str]) -> Mapping[str, tuple[Move, ...]]:
+    async def of(self, ids: Sequence[str]) -> Mapping[str, tuple[Entered, ...]]:
         """The moves of each, oldest first. What is not read in time is left out, or is as it was: the next call has it.
 
         Raises Refusal: too many look-ups are under way.
@@ -92,7 +92,7 @@ class Histories:
         now_s = clock_s()
         for id, (moves, took_s) in found.items():
             self._kept.pop(id, None)
-            self._kept[id] = _Kept(now_s, took_s, moves)
+            self._kept[id] = _KnownStates(now_s, took_s, moves)
         for id in list(self._kept)[: len(self._kept) - _KEPT]:
             del self._kept[id]
 
@@ -119,19 +119,19 @@ def readers_now() -> list[HistoryReader]:
     return history_readers(dispatchers(), ScanDeadline())
 
 
-def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[tuple[Move, ...], float]]:
+def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[tuple[Entered, ...], float]]:
     """The moves of the first of these entities, and what each look-up has taken. On a thread of its own."""
     for source in entity_sources():
         source.find_entity(ids[0], None)  # it then publishes what has happened up to now
     readers, begun_s = readers_now(), clock_s()
     until_s = begun_s + _LONGEST_S
-    found: dict[str, tuple[tuple[Move, ...], float]] = {}
+    found: dict[str, tuple[tuple[Entered, ...], float]] = {}
     for id in ids:
         if found and begun_s > until_s:
             break
         items = first_history(readers, id, None, _MOST, None, changes_only=True).items
         moves = tuple(
-            Move(each.at, each.to_state or "", each.from_state or "", _exit_status(each.payload))
+            Entered(each.at, each.to_state or "", each.from_state or "", _exit_status(each.payload))
             for each in reversed(items)
         )
         ended_s = clock_s()

@@ -33,7 +33,7 @@ _PIECE: Final = 500
 Key = tuple[Any, ...]
 
 
-class Column(NamedTuple):
+class ListedColumn(NamedTuple):
     """A column of a list. `value` is what rows are sorted by, a number or a text; None: it cannot be sorted by."""
 
     name: str
@@ -45,13 +45,13 @@ class Column(NamedTuple):
     """The field that it shows; None: it shows something else."""
 
 
-def columns_of(fields: Iterable[Field[Any]]) -> tuple[Column, ...]:
+def columns_of(fields: Iterable[Field[Any]]) -> tuple[ListedColumn, ...]:
     """The columns of the list of all entities with these fields."""
     shown = sorted(fields, key=lambda field: field.place or sys.maxsize)
     return tuple(_column(field, field.column) for field in shown if field.column is not None)
 
 
-def _column(field: Field[Any], declared: ListColumn) -> Column:
+def _column(field: Field[Any], declared: ListColumn) -> ListedColumn:
     value: Callable[[Any], Any] | None
     if declared.sort is not None or not declared.is_sorted:
         value = declared.sort
@@ -59,7 +59,7 @@ def _column(field: Field[Any], declared: ListColumn) -> Column:
         value = partial(_text_of, field)
     else:
         value = partial(_value_of, field)
-    return Column(declared.name, declared.title, value, declared.style, declared.is_number, field)
+    return ListedColumn(declared.name, declared.title, value, declared.style, declared.is_number, field)
 
 
 def _text_of(field: Field[Any], item: Any) -> str:
@@ -92,13 +92,13 @@ class Query:
     def order(self) -> str:
         return "desc" if self.is_descending else "asc"
 
-    def sorted_by(self, column: Column) -> str:
+    def sorted_by(self, column: ListedColumn) -> str:
         """The address of the list sorted by a column: numbers largest first, texts from A; then the other way round."""
         is_down = not self.is_descending if column.name == self.sort else column.is_number
         return self.address(sort=column.name, order="desc" if is_down else "asc")
 
 
-class Page(NamedTuple, Generic[T]):
+class ListPage(NamedTuple, Generic[T]):
     """The rows that are shown."""
 
     items: list[T]
@@ -110,7 +110,7 @@ class Page(NamedTuple, Generic[T]):
     previous: str | None
 
 
-def parse(request: Request, columns: Iterable[Column], filters: Iterable[str], sort: str, order: str) -> Query:
+def parse(request: Request, columns: Iterable[ListedColumn], filters: Iterable[str], sort: str, order: str) -> Query:
     """What the request asks; `sort` and `order` are the defaults. Raises Refusal (400)."""
     given = request.query_params
     sortable = [column.name for column in columns if column.value is not None]
@@ -133,12 +133,12 @@ async def matching(items: Iterable[T], matches: Callable[[T], bool]) -> AsyncIte
         await asyncio.sleep(0)
 
 
-def first_page(items: dict[str, T], query: Query, key: Callable[[T], Key], rows: int = ROWS) -> Page[T]:
+def first_page(items: dict[str, T], query: Query, key: Callable[[T], Key], rows: int = ROWS) -> ListPage[T]:
     """The first page of all items, which are in ascending order of the key already: it costs as much as its rows."""
     values = items.values()
     found = list(islice(reversed(values) if query.is_descending else values, rows))
     has_more = len(items) > len(found)
-    return Page(found, 1 if found else 0, len(items), _text(key(found[-1])) if has_more else None, None)
+    return ListPage(found, 1 if found else 0, len(items), _text(key(found[-1])) if has_more else None, None)
 
 
 async def page_of(
@@ -148,7 +148,7 @@ async def page_of(
     tie: Callable[[T], Key],
     matches: Callable[[T], bool],
     rows: int = ROWS,
-) -> Page[T]:
+) -> ListPage[T]:
     """The page that the query asks for. `tie` is unique, and orders items of equal value."""
     is_back = query.before is not None
     cursor = query.before if is_back else query.after
@@ -179,7 +179,7 @@ async def page_of(
     else:
         first = passed
     has_more = first + len(best) < total
-    return Page(
+    return ListPage(
         [item for _, item in best],
         first + 1 if best else 0,
         total,

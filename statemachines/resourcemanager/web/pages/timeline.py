@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 
 from dispatcher.pages import page_texts
-from statemachines.resourcemanager.web.pages.histories import Move
+from statemachines.resourcemanager.web.pages.histories import Entered
 
 _LEAST: Final = 0.4
 """Width of the shortest bar, in percent: a bit more than a pixel on a small screen."""
@@ -46,12 +46,14 @@ class Row(NamedTuple):
         return self.end in _BAD or bool(self.failure)
 
 
-def row_of(label: str, title: str, moves: Sequence[Move], begun_ms: int | None = None, failure: str = "") -> Row | None:
+def row_of(
+    label: str, title: str, moves: Sequence[Entered], begun_ms: int | None = None, failure: str = ""
+) -> Row | None:
     """A row from moves, oldest first; None: nothing to draw.
 
     `begun_ms`: when it was made. Until the first move, it was in the state that this one left. `failure`: see Row.
     """
-    first = Move(begun_ms, (moves[0].from_state if moves else "") or "NEW") if begun_ms is not None else None
+    first = Entered(begun_ms, (moves[0].from_state if moves else "") or "NEW") if begun_ms is not None else None
     steps = [*([first] if first is not None else []), *moves]
     if not steps:
         return None

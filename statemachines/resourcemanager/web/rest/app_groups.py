@@ -15,7 +15,7 @@ from statemachines.resourcemanager.web.rest.rest_endpoints import answer, guarde
 from statemachines.resourcemanager.web.visibility import viewer
 
 if TYPE_CHECKING:
-    from statemachines.resourcemanager.read.failures import FailureGroup
+    from statemachines.resourcemanager.read.failures import FailedGroup
     from statemachines.resourcemanager.read.wait_groups import WaitGroup
     from statemachines.resourcemanager.web.shared import RMWeb
 
@@ -71,7 +71,7 @@ def _waits(group: WaitGroup) -> dict[str, Any]:
     }
 
 
-def _failures(group: FailureGroup) -> dict[str, Any]:
+def _failures(group: FailedGroup) -> dict[str, Any]:
     return {
         "reason": group.cause.name if group.cause is not None else None,
         "exit_status": group.exit_status,

@@ -90,7 +90,7 @@ def app_of(rm: RMWeb, id: str) -> ApplicationReport:
 
 
 async def viewable_app(rm: RMWeb, request: Request) -> ApplicationReport:
-    """As `asked_app`, for what only those see that may view the application. Raises Refusal: 400, 404, 403."""
+    """The application that the path names, if the caller may view it. Raises Refusal: 400, 404, 403."""
     caller = await rm.users.reader(request)
     app = asked_app(rm, request)
     if not may_view(rm.clients.acls, app, caller):

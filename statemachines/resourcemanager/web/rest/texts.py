@@ -200,7 +200,7 @@ def object_writer(fields: Iterable[Field[R]], **writers: Callable[..., str]) -> 
     return compiled("write(report, around)", [*lines, f"return {members} '}}'"], names)
 
 
-class _Piece(NamedTuple):
+class _TextPiece(NamedTuple):
     """Consecutive fields that are shown or left out together."""
 
     fields: Sequence[Field[Any]]
@@ -215,13 +215,13 @@ class _Piece(NamedTuple):
         return b"," + to_json(shown)[1:-1] if shown else b""
 
 
-def _pieces(fields: Iterable[Field[Any]]) -> Iterator[_Piece]:
+def _pieces(fields: Iterable[Field[Any]]) -> Iterator[_TextPiece]:
     def alike(field: Field[Any]) -> tuple[bool, bool, str | None]:
         deselected_as = str(field.rest).lower() if field.rest in DESELECTABLE else None
         return field.is_public or field.is_public_rest, field.is_growing, deselected_as
 
     for shared, found in groupby((field for field in fields if field.rest is not None), alike):
-        yield _Piece(tuple(found), *shared)
+        yield _TextPiece(tuple(found), *shared)
 
 
 _Text = Callable[[str, R, Around], bytes]

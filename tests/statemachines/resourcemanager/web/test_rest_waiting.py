@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from statemachines.resourcemanager.read.waits import MOST, Waits
+from statemachines.resourcemanager.read.waits import MOST, WaitingReports
 from statemachines.resourcemanager.reports import WaitingReport
 
 from .front import front, message, until
@@ -75,7 +75,7 @@ def test_whoever_asks_at_the_same_time_shares_a_question() -> None:
     desk = Desk()
 
     async def ask() -> list[set[str]]:
-        waits = Waits(desk)
+        waits = WaitingReports(desk)
         found = await asyncio.gather(*(waits.reports([f"a{number % 3}", "unknown"]) for number in range(50)))
         return [set(each) for each in found]
 
@@ -89,7 +89,7 @@ def test_the_handler_thread_is_asked_ten_times_a_second_at_most_and_for_a_limite
     desk = Desk()
 
     async def ask() -> None:
-        await Waits(desk).reports([f"a{number}" for number in range(3 * MOST)])
+        await WaitingReports(desk).reports([f"a{number}" for number in range(3 * MOST)])
 
     asyncio.run(ask())
 
@@ -109,7 +109,7 @@ def test_a_failed_question_fails_for_those_who_asked_and_the_next_one_succeeds()
         return desk(app_ids)
 
     async def ask() -> set[str]:
-        waits = Waits(refuses)
+        waits = WaitingReports(refuses)
         with pytest.raises(RuntimeError, match="no"):
             await waits.reports(["a"])
         return set(await waits.reports(["a"]))

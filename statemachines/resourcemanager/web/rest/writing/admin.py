@@ -20,7 +20,7 @@ from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT, answer, route
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG
 from statemachines.resourcemanager.web.rest.writing.common import changing, fields_of
-from statemachines.resourcemanager.web.shared import Deadline, RMWeb
+from statemachines.resourcemanager.web.shared import RMWeb, WriteDeadline
 from statemachines.resourcemanager.web.users import is_user_name
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ACLS: Final = {acl.name: acl for acl in QueueACL}
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
-    async def set_resource(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def set_resource(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         body = await fields_of(request)
         if not body.has("resource"):
             raise Refusal(400, 'resource: is missing; expected {"memory": MB, "vCores": number}')
@@ -62,7 +62,7 @@ def _node(rm: RMWeb, node_id: str) -> NodeReport:
     return node
 
 
-async def _resized(rm: RMWeb, node_id: str, capacity: Resource, deadline: Deadline) -> Resource:
+async def _resized(rm: RMWeb, node_id: str, capacity: Resource, deadline: WriteDeadline) -> Resource:
     """The node's own capacity once it is as wanted; otherwise what it is when the time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(deadline.left_s()):

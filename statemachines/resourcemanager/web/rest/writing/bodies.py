@@ -178,7 +178,7 @@ class Fields:
         return _entries(value, self.where(key)) if value is not None else iter(())
 
     def own_entries(self) -> Iterator[tuple[str, Any, str]]:
-        """As `entries`, if this object is the map."""
+        """The entries of this object, which is a map in the same form."""
         return _entries(self._content, self._path)
 
     def text_map(self, key: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from statemachines.resourcemanager.web.rest.writing.common import (
     fields_of,
     known_app,
 )
-from statemachines.resourcemanager.web.shared import Deadline, RMWeb
+from statemachines.resourcemanager.web.shared import RMWeb, WriteDeadline
 
 KILL_WAIT_S: Final = 0.1
 """How long a kill's answer waits for the end."""
@@ -40,7 +40,7 @@ _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)(Z|[+-
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
-    async def set_state(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def set_state(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         body = await fields_of(request)
         target, diagnostics = body.text("state"), body.text("diagnostics", "")
         app = await known_app(rm, request, deadline)
@@ -54,7 +54,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
             return answer({"state": state})
         return answer({"state": state}, 202, {"Location": address_of(request, f"/apps/{app.application_id}/state")})
 
-    async def set_queue(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def set_queue(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         queue = (await fields_of(request)).text("queue")
         app = await known_app(rm, request, deadline)
         if queue != app.queue:
@@ -63,7 +63,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
             await deadline.published()
         return answer({"queue": _later(rm, app).queue})
 
-    async def set_priority(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def set_priority(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         priority = (await fields_of(request)).number("priority", None, -MOST_INT, MOST_INT)
         app = await known_app(rm, request, deadline)
         if priority != app.priority:
@@ -72,7 +72,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
             await deadline.published()
         return answer({"priority": priority})
 
-    async def set_timeout(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def set_timeout(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         expiry_ms = _expiry_ms(await fields_of(request))
         app = await known_app(rm, request, deadline)
         lifetime_s = None if expiry_ms is None else -((app.submit_ms - expiry_ms) // 1000)

@@ -21,12 +21,12 @@ from statemachines.resourcemanager.web.rest.apps import app_of
 from statemachines.resourcemanager.web.rest.ids import application_id
 from statemachines.resourcemanager.web.rest.rest_endpoints import BASE, check_accept, explained, remote_exception
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields, object_of
-from statemachines.resourcemanager.web.shared import Deadline, RMWeb
+from statemachines.resourcemanager.web.shared import RMWeb, WriteDeadline
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.reports import ApplicationReport
 
-Change: TypeAlias = Callable[[Request, Caller, Deadline], Awaitable[Response]]
+Change: TypeAlias = Callable[[Request, Caller, WriteDeadline], Awaitable[Response]]
 
 
 def changing(rm: RMWeb, path: str, methods: list[str], operation: str, function: Change) -> Route:
@@ -38,7 +38,7 @@ def changing(rm: RMWeb, path: str, methods: list[str], operation: str, function:
     async def change(request: Request) -> Response:
         describe_write(request.scope, operation=operation, target=_target(request))
         check_accept(request)
-        deadline = Deadline(rm)
+        deadline = WriteDeadline(rm)
         caller = await rm.users.writer(request)
         if not rm.model.is_active():
             raise Refusal(503, "the resource manager is not active: it starts, or stops", SOON)
@@ -60,7 +60,7 @@ async def fields_of(request: Request) -> Fields:
     return object_of(await request.body())
 
 
-async def known_app(rm: RMWeb, request: Request, deadline: Deadline) -> ApplicationReport:
+async def known_app(rm: RMWeb, request: Request, deadline: WriteDeadline) -> ApplicationReport:
     """The application that the path names, as of the last publication.
 
     Raises:

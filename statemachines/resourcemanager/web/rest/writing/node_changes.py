@@ -23,7 +23,7 @@ from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT, answer, route
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields, bad
 from statemachines.resourcemanager.web.rest.writing.common import Change, changing, fields_of
-from statemachines.resourcemanager.web.shared import Deadline
+from statemachines.resourcemanager.web.shared import WriteDeadline
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -36,7 +36,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     async def changes(_: Request) -> Response:
         return answer(changes_info(rm))
 
-    async def decommission(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def decommission(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         body = await fields_of(request)
         hosts, graceful = _hosts(body), body.flag("graceful")
         timeout_s = body.number("timeout", 0, 0, MOST_INT) if body.has("timeout") else None
@@ -45,7 +45,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         made = rm.admin.refresh_nodes_later(hosts, graceful=graceful, timeout_s=timeout_s, caller=caller)
         return await changes_made(rm, made, deadline, _AGAIN)
 
-    async def recommission(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def recommission(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         hosts = _hosts(await fields_of(request))
         known = {each.name for each in rm.admin.changes.nodes if each.key == "decommissioned"}
         unknown = [host for host in hosts if host not in known]
@@ -53,11 +53,11 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
             raise Refusal(404, f"host {unknown[0]} is not decommissioned")
         return await changes_made(rm, rm.admin.recommission_later(hosts, caller=caller), deadline, _AGAIN)
 
-    async def include(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def include(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         hosts = _hosts(await fields_of(request), may_be_none=True)
         return await changes_made(rm, rm.admin.refresh_nodes_later(include=hosts, caller=caller), deadline, _AGAIN)
 
-    async def label(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def label(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         node_id = ids.node_id(request.path_params["node"])
         labels = filters.listed(request.query_params, "labels")
         if len(labels) > 1:
@@ -65,7 +65,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         made = rm.admin.replace_labels_on_node_later(node_id, next(iter(labels), ""), caller=caller)
         return await changes_made(rm, made, deadline, _AGAIN)
 
-    async def give_up(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def give_up(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         node_id = ids.node_id(request.path_params["node"])
         made = rm.admin.give_up_node_change_later(node_id, request.path_params["setting"], caller=caller)
         return await changes_made(rm, made, deadline, _AGAIN)
@@ -83,7 +83,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 def _administering(rm: RMWeb, path: str, method: str, operation: str, function: Change) -> BaseRoute:
     """A user who is no administrator gets 403, whatever else is wrong."""
 
-    async def change(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def change(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         rm.clients.acls.check_administrator(caller, operation)
         return await function(request, caller, deadline)
 
@@ -100,8 +100,8 @@ def _hosts(body: Fields, *, may_be_none: bool = False) -> tuple[str, ...]:
     return hosts
 
 
-async def changes_made(rm: RMWeb, change: Future[Any], deadline: Deadline, unsure: str) -> Response:
-    """The answer once `change` is made and published: all changes. `unsure`: what a client is told if that is late."""
+async def changes_made(rm: RMWeb, change: Future[Any], deadline: WriteDeadline, unsure: str) -> Response:
+    """The answer once `change` is made and published: all changes. `unsure`: the message if that is late."""
     await deadline.result(change, unsure)
     await deadline.published()
     return answer(changes_info(rm))

@@ -19,7 +19,7 @@ from statemachines.resourcemanager.web.rest.rest_endpoints import answer, route
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields, bad
 from statemachines.resourcemanager.web.rest.writing.common import changing, fields_of
 from statemachines.resourcemanager.web.rest.writing.node_changes import changes_made
-from statemachines.resourcemanager.web.shared import Deadline
+from statemachines.resourcemanager.web.shared import WriteDeadline
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -47,7 +47,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         properties = [{"name": name, "value": value} for name, value in _properties(rm.admin.scheduler_config)]
         return answer({"property": properties})
 
-    async def update(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def update(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         rm.clients.acls.check_administrator(caller, _OPERATION)
         body = await fields_of(request)
         set_ = _settings(body, "update-queue")
@@ -57,7 +57,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         changed = rm.admin.update_queues_later(set_, add=added, remove=removed, caller=caller)
         return await changes_made(rm, changed, deadline, _AGAIN)
 
-    async def give_up(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def give_up(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         names = request.query_params.getlist("queue")
         given_up = rm.admin.give_up_queue_changes_later(names or None, caller=caller)
         return await changes_made(rm, given_up, deadline, _AGAIN)

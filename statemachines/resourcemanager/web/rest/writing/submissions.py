@@ -20,7 +20,7 @@ from statemachines.resourcemanager.web.rest.resources import VCORES, amounts, at
 from statemachines.resourcemanager.web.rest.rest_endpoints import JSON, MOST_INT, answer
 from statemachines.resourcemanager.web.rest.writing.common import address_of, changing, fields_of
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
-from statemachines.resourcemanager.web.shared import Deadline, RMWeb
+from statemachines.resourcemanager.web.shared import RMWeb, WriteDeadline
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.reports import NodeReport
@@ -34,7 +34,7 @@ _IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING", "UNHEALTHY"})
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     largest = _Largest(rm)
 
-    async def new_application(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def new_application(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         if not rm.config.submissions:
             return _disabled(request)
         new_id = rm.clients.get_new_application_later()
@@ -42,7 +42,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         describe_write(request.scope, target=app_id)
         return answer({"application-id": app_id, "maximum-resource-capability": _capability(largest())})
 
-    async def submit(request: Request, caller: Caller, deadline: Deadline) -> Response:
+    async def submit(request: Request, caller: Caller, deadline: WriteDeadline) -> Response:
         if not rm.config.submissions:
             return _disabled(request)
         body = await fields_of(request)

@@ -15,11 +15,11 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 from starlette.requests import Request
 
 from dispatcher.web.plain_answers import Refusal
-from statemachines.resourcemanager.web.pages.listing import Column, Page, Query, first_page, page_of, parse
+from statemachines.resourcemanager.web.pages.listing import ListedColumn, ListPage, Query, first_page, page_of, parse
 
 pytestmark = pytest.mark.long
 
-COLUMNS = (Column("value", "Value", lambda item: item[0]), Column("note", "Note"))
+COLUMNS = (ListedColumn("value", "Value", lambda item: item[0]), ListedColumn("note", "Note"))
 
 
 def request(query: str) -> Request:
@@ -31,7 +31,7 @@ def asked(query: str) -> Query:
     return parse(request(query), COLUMNS, ("q",), "value", "desc")
 
 
-def page(items: list[tuple[int, int]], query: str, rows: int = 3) -> Page[Any]:
+def page(items: list[tuple[int, int]], query: str, rows: int = 3) -> ListPage[Any]:
     return asyncio.run(
         page_of(items, asked(query), lambda item: item[0], lambda item: (item[1],), lambda _: True, rows)
     )

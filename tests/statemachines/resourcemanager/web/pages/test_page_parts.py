@@ -21,10 +21,10 @@ from dispatcher.ops.entities import HistoryEntry
 from dispatcher.ops.sight import WHOLE
 from dispatcher.pages import page_texts
 from dispatcher.web.waiting import Workers
-from statemachines.resourcemanager.read.waits import KEPT_S, Known, Waits
+from statemachines.resourcemanager.read.waits import KEPT_S, Known, WaitingReports
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.pages import cluster_texts, histories, timeline
-from statemachines.resourcemanager.web.pages.histories import Move
+from statemachines.resourcemanager.web.pages.histories import Entered
 
 from ....simulation.replays import TIMEOUT_S
 
@@ -39,7 +39,9 @@ def bars(svg: str) -> list[tuple[str, float, float]]:
 
 def test_a_timeline_shows_each_stretch_on_one_axis() -> None:
     row = timeline.row_of(
-        "app", "application_1_0001", [Move(100, "ACCEPTED"), Move(600, "RUNNING"), Move(1100, "FINISHED")]
+        "app",
+        "application_1_0001",
+        [Entered(100, "ACCEPTED"), Entered(600, "RUNNING"), Entered(1100, "FINISHED")],
     )
     assert row is not None
 
@@ -51,7 +53,7 @@ def test_a_timeline_shows_each_stretch_on_one_axis() -> None:
 
 def test_the_exit_status_decides_how_a_container_is_drawn() -> None:
     """A container that had failed was drawn as completed: its state is COMPLETED in both cases."""
-    moves = [Move(0, "RUNNING", "ACQUIRED"), Move(500, "COMPLETED", "RUNNING")]
+    moves = [Entered(0, "RUNNING", "ACQUIRED"), Entered(500, "COMPLETED", "RUNNING")]
     failed = timeline.row_of("container 2", "c", moves, failure="exit status 1")
     assert failed is not None
 
@@ -62,15 +64,15 @@ def test_the_exit_status_decides_how_a_container_is_drawn() -> None:
 
 
 def test_what_is_not_known_of_the_beginning_is_drawn_as_the_state_that_the_first_known_move_left() -> None:
-    row = timeline.row_of("attempt 1", "a", [Move(800, "FINISHED", "RUNNING")], begun_ms=0)
+    row = timeline.row_of("attempt 1", "a", [Entered(800, "FINISHED", "RUNNING")], begun_ms=0)
     assert row is not None
 
     assert [bar.state for bar in row.bars] == ["RUNNING"]
 
 
 def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
-    live = timeline.row_of("live", "a", [Move(0, "RUNNING")])
-    failed = timeline.row_of("failed", "b", [Move(0, "RUNNING"), Move(500, "KILLED")])
+    live = timeline.row_of("live", "a", [Entered(0, "RUNNING")])
+    failed = timeline.row_of("failed", "b", [Entered(0, "RUNNING"), Entered(500, "KILLED")])
     assert live is not None
     assert failed is not None
 
@@ -80,7 +82,7 @@ def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
 
 
 def test_titles_in_a_timeline_are_texts() -> None:
-    row = timeline.row_of("<b>", "<script>", [Move(0, "<i>")])
+    row = timeline.row_of("<b>", "<script>", [Entered(0, "<i>")])
     assert row is not None
 
     svg = timeline.draw([row], now_ms=1, begin_ms=0, end_ms=None)
@@ -90,7 +92,7 @@ def test_titles_in_a_timeline_are_texts() -> None:
 
 @pytest.mark.parametrize("span_ms", [0, 1, 999, 60_000, 10**7, 10**9, 10**12])
 def test_an_axis_has_a_few_marks_whatever_its_length(span_ms: int) -> None:
-    row = timeline.row_of("a", "a", [Move(0, "RUNNING")])
+    row = timeline.row_of("a", "a", [Entered(0, "RUNNING")])
     assert row is not None
 
     svg = timeline.draw([row], now_ms=span_ms, begin_ms=0, end_ms=None)
@@ -145,7 +147,7 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
     monkeypatch.setattr(histories, "readers_now", lambda: [read])
     monkeypatch.setattr(histories, "_PATIENCE_S", 0.01)
 
-    async def course() -> tuple[int, list[Move]]:
+    async def course() -> tuple[int, list[Entered]]:
         looked_up = histories.Histories(Workers())
         at_first = len(await looked_up.of(["a"]))
         may_answer.set()
@@ -176,7 +178,7 @@ def test_why_applications_wait_is_kept_for_a_second_and_longer_when_nothing_is_t
 
     async def course() -> list[dict[str, str | None]]:
         nonlocal is_told
-        waits, seen = Waits(ask), []
+        waits, seen = WaitingReports(ask), []
 
         async def look() -> None:
             found = await waits.known(["a", "gone"])
@@ -208,7 +210,7 @@ def test_a_handler_thread_that_owes_an_answer_holds_up_no_further_page() -> None
         return questions[-1]
 
     async def course() -> tuple[list[Known], Known]:
-        waits, pages = Waits(ask), []
+        waits, pages = WaitingReports(ask), []
         pages.append(await waits.known(["a"]))
         for app_id in ("a", "b"):
             page = waits.known([app_id])
@@ -229,7 +231,7 @@ def test_a_page_waits_for_nothing_while_a_handler_is_known_to_hang() -> None:
     """A page that came once a second waited for 30 ms each time, as long as the handler hung."""
 
     async def course() -> Known:
-        waits = Waits(lambda _: Future(), lambda: True)
+        waits = WaitingReports(lambda _: Future(), lambda: True)
         page = waits.known(["a"])
         with pytest.raises(StopIteration) as made:  # at the first step: it has waited for nothing
             page.send(None)
@@ -248,7 +250,7 @@ def test_why_applications_waited_is_forgotten_once_no_reader_has_asked_for_a_whi
         return answer
 
     async def course() -> set[str]:
-        waits = Waits(ask)
+        waits = WaitingReports(ask)
         await waits.known(["old", "older"])
         await waits.known(["new"])
         for each in ("old", "older"):
