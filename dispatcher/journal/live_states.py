@@ -138,8 +138,8 @@ def read_states(path: Path, machine: str, ends: frozenset[str], next_seq: int) -
 
 def read_changes(
     path: Path, machine: str, ends: frozenset[str], start: tuple[int, int] | None, next_seq: int
-) -> dict[str, Change]:
-    """The last change of each entity that a partition of a journal has changed since the start of its last run.
+) -> Iterator[Change]:
+    """The changes of entities that a partition of a journal has made since the start of its last run, in order.
 
     `start`: the segment and the seq with which the rows of that run begin. None: it is not known, so all rows are read,
     of whatever run, and no snapshot. Otherwise as `read_states`.
@@ -152,14 +152,10 @@ def read_changes(
     segment, seq = start or (segment_number(segments[0]), 1)
     # A snapshot of an earlier run has no row of this one before it.
     found = newest if newest is not None and newest.seq > seq else StatesAt(machine, segment, 0, seq, LastStates())
-    data = found.states.data
-    changes = {
-        entity: Change(0, ENDED if state in ends else state, data.get(entity)) for entity, state in found.states.items()
-    }
+    for entity, state in found.states.items():
+        yield Change(0, entity, ENDED if state in ends else state, found.states.data.get(entity))
     for frame in _frames_after(path, segments, found, next_seq):
-        for entity, change in changes_in(decode_rows(frame.payload), machine, ends):
-            changes[entity] = change.with_data_of(changes.get(entity))
-    return changes
+        yield from changes_in(decode_rows(frame.payload), machine, ends)
 
 
 def _frames_after(path: Path, segments: Sequence[Path], at: StatesAt, next_seq: int) -> Iterator[Frame]:

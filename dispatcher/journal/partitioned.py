@@ -14,15 +14,36 @@ unhandled events are copied, each to the partition that has its key, and the ori
 After a crash at any point, the next start settles what does not count and begins again. An event is therefore neither
 lost nor redelivered twice by a move. No event is accepted before the move is done: its order among the copies would be
 lost.
+
+Entities are not moved: the partition of an entity is the one that handles its events, and the journal cannot tell which
+that is now, because the key is in the events. Instead, each restore writes the states of all partitions to one file,
+and a partition's snapshots have only what has changed since:
+
+    states-Order.jsonl    all live orders at the start of the run, and where each partition's rows of it begin
+    partition-0/          snapshots and rows: the orders that this partition has changed in the run, ended ones too
+    partition-1/
+
+In one run an entity belongs to one partition, so the changes of different partitions are about different entities, and
+each is newer than the file. A restore takes the file, then the changes. It does not read what an earlier run has left
+in another partition: that is in front of the place where the run begins.
+
+The file is replaced in one step, so a crash leaves the states and the places of one start. Recovery has synced the rows
+before these places: a power failure takes none that the file counts on.
+
+Without the file, as before the first restore, the rows of all runs are read. Of the changes of an entity the last one
+by time counts, and of equal times the one in the partition with the highest number.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
+from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 from threading import get_ident
 from typing import Final
@@ -30,7 +51,15 @@ from typing import Final
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError, JournalLossError, NoEventInHandError
 from dispatcher.journal.format.event_codec import in_order_of_acceptance, with_marks
-from dispatcher.journal.format.live_states import LastStates
+from dispatcher.journal.format.live_states import (
+    ENDED,
+    LastStates,
+    StatesAt,
+    StatesAtStart,
+    decode_states_file,
+    encode_states_file,
+    states_file,
+)
 from dispatcher.journal.format.marks import Marks, is_without_event
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.partitions import (
@@ -43,10 +72,11 @@ from dispatcher.journal.format.partitions import (
     read_partitions,
 )
 from dispatcher.journal.format.segments import holds_journal, unwritable
-from dispatcher.journal.partitioned_states import restore_partitions
+from dispatcher.journal.live_states import LiveStates, read_changes
+from dispatcher.journal.snapshot import parts_of, unreadable
 from dispatcher.journal.writer import JournalWriter, TransitionOrigin
 from dispatcher.util.figures import counted
-from dispatcher.util.files import Permissions, make_folder
+from dispatcher.util.files import Permissions, make_folder, read_file, replace_file
 from dispatcher.util.foreign import tell
 from dispatcher.util.functions import path_of, require_kind
 
@@ -129,11 +159,7 @@ class PartitionedJournal:
 
     def _missing(self) -> list[Loss]:
         """A loss for each missing partition. Raises JournalLossError unless they are accepted."""
-        found, _ = read_partitions(self.path)
-        there = partition_folders(self.path)
-        count = max(found.count if found is not None else 0, *there, 0)
-        names = [partition_path(self.path, number).name for number in range(count) if number not in there]
-        losses = [Loss(name, 1, 1, None) for name in names]
+        losses = [Loss(name, 1, 1, None) for name in parts_of(self.path).missing]
         if losses and self.config.on_loss != "start":
             error = JournalLossError(self.path, losses)
             tell(log, logging.ERROR, "%s", error)
@@ -185,18 +211,36 @@ class PartitionedJournal:
                 f"{self.path}: no MultiDispatcher has this journal yet. Make the MultiDispatcher first: it opens the "
                 f"partitions from which the states of {machine} are restored."
             )
+        writers, names = self._all(), frozenset(ends)
+        for writer in writers:
+            writer.check_restorable(machine)
+        file = states_file(self.path, machine)
+        _, starts, states = _read_states_file(file, machine)
+        found = [
+            read_changes(writer.path, machine, names, start, writer.seq + 1)
+            for writer, start in zip_longest(writers, starts[: len(writers)])
+        ]
+        for change in heapq.merge(*found, key=attrgetter("at")):
+            if change.state == ENDED:
+                states.drop(change.entity)
+                continue
+            states[change.entity] = change.state
+            if change.data is not None:
+                states.data[change.entity] = change.data
+        for entity in [entity for entity, state in states.items() if state in names]:
+            states.drop(entity)
+        places = [writer.log.position() for writer in writers]
+        data = encode_states_file(StatesAtStart(machine, tuple((segment, seq) for segment, _, seq in places), states))
         try:
-            return restore_partitions(
-                self.path,
-                self._all(),
-                machine,
-                ends,
-                every=snapshot_transitions,
-                every_s=snapshot_s,
-                mode=self._mode,
-            )
+            replace_file(file, data, draft=file.with_name(f".{file.name}.new"), mode=self._mode)
         except OSError as error:
             raise unwritable(self.path, error) from error
+        kept = frozenset(states)
+        for writer, place in zip(writers, places, strict=True):
+            at = StatesAt(machine, *place, LastStates())
+            live = LiveStates(writer.log, at, names, every=snapshot_transitions, every_s=snapshot_s, kept=kept)
+            writer.keep_states(machine, live)
+        return states
 
     def close_unused(self) -> None:
         """Close the partitions beyond the dispatcher's. Raises JournalError as `close`."""
@@ -259,6 +303,21 @@ class PartitionedJournal:
             except NoEventInHandError as error:
                 refusal = error
         raise refusal
+
+
+def _read_states_file(file: Path, machine: str) -> StatesAtStart:
+    try:
+        return decode_states_file(read_file(file))
+    except FileNotFoundError:
+        return StatesAtStart(machine, (), LastStates())
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except ValueError as error:
+        raise JournalError(
+            f"{file}: {error}. It has the entities of {machine} that were live when the last run began. Put back a "
+            "copy of the whole journal, or remove the file: then all rows of the partitions are read, and entities "
+            "whose last transitions retention has removed are lost."
+        ) from error
 
 
 def _partition_for(line: bytes, marks: Marks, partition_of: Callable[[bytes], int], own: int) -> int:

@@ -83,21 +83,15 @@ class StatesAtStart(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The last change of an entity that is known."""
+    """A change of an entity."""
 
     at: int
     """Unix ns on the run's clock; 0: a snapshot has it, without its time."""
+    entity: str
     state: str
     """After it, or ENDED."""
     data: str | None = None
-    """The last data of the entity that is known, and when it changed."""
-    data_at: int = 0
-
-    def with_data_of(self, other: Change | None) -> Change:
-        """With the data of the other change, if that is later than its own."""
-        if other is None or other.data is None or (self.data is not None and other.data_at <= self.data_at):
-            return self
-        return self._replace(data=other.data, data_at=other.data_at)
+    """The text of the entity's data, if that changed."""
 
 
 def encode_states(at: StatesAt | StatesAtStart, pause: Callable[[], None] = lambda: None) -> bytes:
@@ -201,14 +195,14 @@ def follow_frame(states: LastStates, rows: RowsPayload, machine: str, ends: froz
         follow(states, _transitions(rows), targets)
 
 
-def changes_in(rows: RowsPayload, machine: str, ends: frozenset[str]) -> Iterator[tuple[str, Change]]:
+def changes_in(rows: RowsPayload, machine: str, ends: frozenset[str]) -> Iterator[Change]:
     """The changes of the machine's entities that the transitions of a frame make, in order."""
     targets = _targets(rows, machine, ends)
     if targets.count(None) < len(targets):
         for kind, _, entity, at, data in _transitions(rows):
             target = targets[kind]
             if target is not None:
-                yield entity, Change(at, target, data, at)
+                yield Change(at, entity, target, data)
 
 
 def _targets(rows: RowsPayload, machine: str, ends: frozenset[str]) -> list[str | None]:

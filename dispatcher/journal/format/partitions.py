@@ -1,5 +1,5 @@
 """The folder of a partitioned journal: an ordinary journal in each subfolder, and a file that says how many there are.
-A restore of entities adds a file of their states (dispatcher.journal.partitioned_states).
+A restore of entities adds a file of their states (dispatcher.journal.partitioned).
 
     JOURNAL/partitions.json   the number of partitions, replaced atomically
     JOURNAL/partition-0/      an ordinary journal; its lock is the right to write any partition

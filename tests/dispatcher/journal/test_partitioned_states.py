@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dispatcher import JournalConfig, JournalError, JournalWriter, PartitionedJournal
 from dispatcher.journal import verify
-from dispatcher.journal.format.live_states import states_file
+from dispatcher.journal.format.live_states import LastStates, states_file
 
 from ...journal_rows import begin, end
 from ...kit import tries, until
@@ -37,14 +37,22 @@ class State(Enum):
     ENDED = 4
 
 
-def move(writer: JournalWriter, entity: str, to: State, *, at: int = 1000, machine: str = "Order") -> None:
+def move(
+    writer: JournalWriter,
+    entity: str,
+    to: State,
+    *,
+    at: int = 1000,
+    machine: str = "Order",
+    data: str | None = None,
+) -> None:
     """One event, which makes one transition."""
     begin(writer, at)
-    writer.origin().add_transition(machine, entity, "NEW", "MADE", to.name, valid=True)
+    writer.origin().add_transition(machine, entity, "NEW", "MADE", to.name, valid=True, data=data)
     end(writer, "shop", "Move", "MADE", "handled", entity=entity)
 
 
-def restore(journal: PartitionedJournal, machine: str = "Order", *, every: int = NEVER) -> dict[str, str]:
+def restore(journal: PartitionedJournal, machine: str = "Order", *, every: int = NEVER) -> LastStates:
     return journal.restore_states(machine, ENDS, snapshot_transitions=every, snapshot_s=1e6)
 
 
@@ -112,6 +120,20 @@ def test_an_entity_that_begins_and_ends_in_one_run_leaves_nothing_in_memory(open
 
     live: Any = writer._live_states["Order"]
     assert live._states == {}
+
+
+def test_an_entity_that_begins_again_has_no_data_of_its_earlier_life(opened: Open) -> None:
+    """It was restored with the data that it had before it ended."""
+    journal, [writer] = opened(1)
+    restore(journal)
+    move(writer, "a", State.OPEN, data='{"version":1,"data":{"price":2}}')
+    move(writer, "a", State.ENDED)
+    move(writer, "a", State.HELD)
+
+    journal, _ = opened(1)
+
+    restored = restore(journal)
+    assert (restored, restored.data) == ({"a": "HELD"}, {})
 
 
 @pytest.mark.parametrize(("times", "restored"), [((1000, 999), "OPEN"), ((1000, 1000), "HELD"), ((1000, 1001), "HELD")])
