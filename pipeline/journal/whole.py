@@ -49,11 +49,6 @@ class WholeJournal:
     def _partition(self, snapshot: JournalSnapshot) -> int | None:
         return partition_number(snapshot.path) if self.parts.is_partitioned else None
 
-    def missing(self) -> list[str]:
-        """A line for each missing partition and each missing closed segment."""
-        lines = [self.parts.named(each.path, damage.line) for each in self.snapshots for damage in each.missing()]
-        return [*self.parts.problems, *lines]
-
 
 def of_partition(closed: Iterable[ClosedSegment], partition: int | None) -> Iterator[ClosedSegment]:
     """The segments of a partition, with the seqs that they have in the whole journal."""
