@@ -259,7 +259,7 @@ def _cancel(changes: ChangeLog, user: str, view: DispatcherView, keys: list[str]
 
 
 def _not_cancelled(view: DispatcherView, key: str) -> str:
-    """Why the post scheduled under the key is not cancelled; empty: it is."""
+    """Cancel the post scheduled under the key. Returns why that failed, or ''."""
     try:
         return "" if view.cancel(key) else "nothing is scheduled under this key"
     except JournalError as error:

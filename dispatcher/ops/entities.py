@@ -43,7 +43,7 @@ _NS_PER_MS = 1_000_000
 _ROWS_OF_AN_EVENT = 100
 """More than an event has about one entity."""
 _MOST_LOOKED = 10_000
-"""Entities among which a page for a user who may not see all of them is looked for."""
+"""Entities examined for one page, if the user may not see all of them."""
 _NONCE_BYTES = 8
 _CURSOR_KEY = secrets.token_bytes(16)
 _AGAIN = "ask again: the next look-up goes on from what was read"

@@ -1,7 +1,7 @@
 """Which event types flood a dispatcher: those whose queue grows.
 
-How many events of a type have come is estimated from a sample of the newest ones in the queue, taken each second, so
-that posts count nothing extra. How many have ended is counted anyway.
+Each second, a sample of the newest queued events gives an estimate of how many events of each type were accepted, so
+that posts don't have to count them. The dispatcher already counts the events that have ended.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Final, TypeAlias
 TypeKey: TypeAlias = tuple[str, str]
 
 GROWS_FROM: Final = 100
-"""A shorter queue is not looked at."""
+"""Shorter queues are not examined."""
 SAMPLE: Final = 50
-"""Events that are looked at each second."""
+"""Queued events examined each second."""
 _WINDOW: Final = 11
-"""Seconds, and one more for the beginning."""
+"""Samples: ten seconds, and their beginning."""
 _LEAST_WINDOW: Final = 6
 _QUICK: Final = 1.5
-"""A queue that has become so many times as long within the window grows; one that grows slower has to do so for longer,
-because a busy queue does now and then."""
+"""Growth by this factor within the window is a flood. Slower growth has to last for the long window, because the length
+of every busy queue varies."""
 _LONG_WINDOW: Final = 61
 _LEAST_LONG_WINDOW: Final = 31
 _LEAST_PER_S: Final = 1.0
 _LEAST_SHARE: Final = 0.1
-"""Of the growth of the dispatcher's queue: a type that adds less is not shown."""
+"""A type that causes a smaller part of the queue's growth is not shown."""
 _FORGOTTEN_AFTER_S: Final = 5.0
 
 
@@ -54,7 +54,11 @@ class FloodWatch:
     def note(
         self, now_s: float, size: int, posted: int, newest: Mapping[TypeKey, int], ended: Mapping[TypeKey, int]
     ) -> None:
-        """A second has passed: `posted` events came, `newest` is a sample of them, and those of `ended` have ended."""
+        """Add the numbers of the last second, and update `floods`.
+
+        `size`: events queued now. `posted`: events accepted. `newest`: by type, a sample of these. `ended`: by type,
+        events handled or failed.
+        """
         if size < GROWS_FROM:
             self._ticks.clear()
             self._sizes.clear()

@@ -1,4 +1,4 @@
-"""Dead letters in the ops API: those of a dispatcher's folder as a list, searched, and one of them whole."""
+"""Dead letters in the ops API: a dispatcher's folder as a list with a search, and each letter with all its fields."""
 
 from __future__ import annotations
 

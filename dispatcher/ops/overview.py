@@ -107,7 +107,7 @@ class Problem(Answer):
 
     @property
     def name(self) -> str:
-        """The event type; empty: it is about none."""
+        """The event type, or '' if the problem concerns none."""
         return event_name(self.event_class, self.event_type) if self.event_class or self.event_type else ""
 
 

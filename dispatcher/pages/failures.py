@@ -1,5 +1,5 @@
-"""/failures: equal failures as one row each, and the dead letters of each dispatcher: listed, searched, one of them
-whole."""
+"""/failures: equal failures as one row each, and the dead letters of each dispatcher: a list with a search, and a page
+for each letter."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def _soon(site: Site, view: DispatcherView) -> FoundLetters | None:
 
 
 def _forget(reading: asyncio.Future[FoundLetters]) -> None:
-    """Take the error of a reading that nobody waits for: the next look says it."""
+    """Retrieve the error, or asyncio logs it. The next request reads the folder again and shows the error."""
     if not reading.cancelled():
         reading.exception()
 

@@ -62,7 +62,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
 
 async def process_view(site: Site, request: Request) -> View:
     sight = await site.sight(request)
-    # A script that follows the page is sent its live parts, and the configuration is none.
+    # The configuration is not a live part, so a script that follows the page doesn't need it.
     is_whole = sight.is_whole and not takes(request.headers.getlist("accept"), "text/event-stream")
     found = await site.ops.workers.run(partial(_read, site.ops.name, sight, is_whole))
     values = {**found._asdict(), "facts": site.facts(), "is_configuration_hidden": not sight.is_whole}
@@ -89,7 +89,7 @@ def _group(found: Configured, number: int) -> Group:
 def grouped(path: str, name: str, value: Any, usual: Mapping[str, Any] | None) -> Group:
     """The lines and groups of a mapping, or of a list of mappings.
 
-    `usual`: the defaults; None: there are none, and what is null or empty is left out.
+    `usual`: the defaults. If it is None, nulls and empty values are left out.
     """
     settings: list[Setting] = []
     groups: list[Group] = []

@@ -48,7 +48,7 @@ QUIET_S: Final = 2.0
 SIGN_OF_LIFE_S: Final = 5.0
 """How often a script hears from the server that its page is still up to date."""
 UNKNOWN: Final = -1
-"""In place of the number of the publication that a page shows: there are none, or it lacks what has come since."""
+"""The number of a page that shows no publication, or that lacks a part of it."""
 _BUSY: Final = (429, 503)
 _BASE: Final = "base.html"
 _NOTICE: Final = "notice"

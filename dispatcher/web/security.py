@@ -104,7 +104,7 @@ def describe_write(
 
 
 def user_of(request: Request) -> str:
-    """The name of the user whom the host has identified; empty: there is none."""
+    """The name of the user whom the host has identified, or ''."""
     principal = request.scope.get("principal")
     return principal.name if isinstance(principal, Principal) else ""
 

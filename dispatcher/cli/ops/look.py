@@ -54,8 +54,10 @@ class DaemonSummary:
         return any(each.reason == "stuck" and each.dispatcher == dispatcher for each in self.reasons)
 
     def needs_attention(self, problems: Sequence[Problem] = ()) -> str | None:
-        """The dispatcher to show first: a failed one, else a stuck one, else that of the first problem, else the
-        first."""
+        """The name of the dispatcher to show first. None without dispatchers.
+
+        A failed dispatcher comes before a stuck one, and that before the one with the gravest problem.
+        """
         names = [each.name for each in self.dispatchers]
         failed = [each.name for each in self.dispatchers if each.failure is not None]
         troubled = [each.dispatcher for each in problems if each.dispatcher in names]

@@ -46,7 +46,7 @@ class Wish:
     """What the next look asks for."""
 
     dispatcher: str | None = None
-    """None: the one that needs attention, else the first."""
+    """None: the dispatcher that needs attention most."""
     sort: Sort = Sort.QUEUED
     wants_all_types: bool = False
     entity: str | None = None
