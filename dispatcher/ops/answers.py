@@ -34,6 +34,19 @@ class Answer(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
 
+class OfType(Answer):
+    """Base of answers about an event type. Each declares the fields itself, which keeps them in their place in JSON."""
+
+    if TYPE_CHECKING:
+        event_class: str
+        event_type: str
+
+    @property
+    def name(self) -> str:
+        """`JobEventType.START`, or the class alone if it has no types."""
+        return event_name(self.event_class, self.event_type)
+
+
 class Page(Answer, Generic[Item]):
     """A page of a list."""
 

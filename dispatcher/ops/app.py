@@ -10,23 +10,22 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from dispatcher.ops import changes, configuration, entities, journal_contents, journals, letters, stacks, waiting
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import overview as of_overview
 from dispatcher.ops import process as of_process
-from dispatcher.ops.answers import Get, Page, whole
+from dispatcher.ops.answers import Answer, Get, Page, whole
 from dispatcher.ops.config import OpsConfig
 from dispatcher.ops.controls import LogLevel, log_level_request, stop_daemon
 from dispatcher.ops.dispatchers import DispatcherNumbers, all_numbers
-from dispatcher.ops.later_pages import LaterPages
 from dispatcher.ops.process import process_name
 from dispatcher.ops.shared import Ops
 from dispatcher.ops.sight import MaySeeOf
@@ -39,6 +38,9 @@ from dispatcher.web.origins import foreign_site
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.security import audited, describe_write, require
 from dispatcher.web.waiting import without_thread
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 API: Final = "/v1"
 _MOST_BODY: Final = 10_000
@@ -86,6 +88,36 @@ def app_of(ops: Ops, pages: Sequence[BaseRoute] = ()) -> Starlette:
     app.router.redirect_slashes = False
     app.state.ops = ops
     return app
+
+
+class LaterPages:
+    """The pages of one ops API, as an app that imports them with its first request: a daemon starts sooner without.
+
+    The API is at the path `api` of the app that has both. The loop's thread.
+    """
+
+    def __init__(self, ops: Ops, api: str) -> None:
+        self._ops = ops
+        self._api = api
+        self._router: Router | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._routes()(scope, receive, send)
+
+    def takes_form(self, path: str) -> bool:
+        """Whether a POST to a path is a form of these pages: for a WebHost."""
+        from dispatcher.pages.site import takes_form
+
+        return takes_form(self._routes().routes)(path)
+
+    def _routes(self) -> Router:
+        if self._router is None:
+            from dispatcher.pages.site import Site
+            from dispatcher.pages.table import NAV, nothing_at, routes_of
+
+            site = Site(self._ops, NAV, api=self._api)
+            self._router = Router(routes_of(site), redirect_slashes=False, default=nothing_at(site))
+        return self._router
 
 
 def _reading(ops: Ops, get: Get) -> Endpoint:
@@ -139,14 +171,12 @@ async def _log_level(ops: Ops, request: Request) -> Response:
         raise without_thread(error) from None
 
 
-async def _redeliver(ops: Ops, request: Request) -> Response:
-    view, wanted = ops.view(request), changes.letters_request(await _content(request))
-    return answer(await changes.redeliver(ops, request, view, *wanted))
+def _of_letters(change: Callable[..., Awaitable[Answer]]) -> Function:
+    async def change_letters(ops: Ops, request: Request) -> Response:
+        view, wanted = ops.view(request), changes.letters_request(await _content(request))
+        return answer(await change(ops, request, view, *wanted))
 
-
-async def _discard(ops: Ops, request: Request) -> Response:
-    view, wanted = ops.view(request), changes.letters_request(await _content(request))
-    return answer(await changes.discard(ops, request, view, *wanted))
+    return change_letters
 
 
 async def _cancel(ops: Ops, request: Request) -> Response:
@@ -183,8 +213,8 @@ def _control(ops: Ops, path: str, function: Function) -> Route:
 
 _POSTS: Final[dict[str, Function]] = {
     "/log-level": _log_level,
-    "/dispatchers/{name:path}/redeliver": _redeliver,
-    "/dispatchers/{name:path}/discard": _discard,
+    "/dispatchers/{name:path}/redeliver": _of_letters(changes.redeliver),
+    "/dispatchers/{name:path}/discard": _of_letters(changes.discard),
     "/dispatchers/{name:path}/cancel": _cancel,
     "/dispatchers/{name:path}/stop": _stop_dispatcher,
     "/stop": _stop,

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import ref
 
 from dispatcher.errors import JournalError
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from dispatcher.view import DispatcherView
 
 log: logging.Logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 LONGEST_KEY: Final = 1000
 
@@ -166,30 +169,37 @@ def keys_request(body: Any) -> list[str]:
 
 async def redeliver(ops: Ops, request: Request, view: DispatcherView, numbers: list[int], journal: str) -> Redelivered:
     """Post dead letters again. Raises Refusal (409): the dispatcher does not run, or has not these letters."""
-    describe_write(request.scope, operation=f"redeliver {_named(numbers)}", target=view.name)
-    await check_sight(ops, request)
-    return await ops.changes.run(partial(_redeliver, ops.changes, user_of(request), view, numbers, journal))
+    return await _change(ops, request, view, f"redeliver {_named(numbers)}", _redeliver, numbers, journal)
 
 
 async def discard(ops: Ops, request: Request, view: DispatcherView, numbers: list[int], journal: str) -> Discarded:
     """Remove dead letters for good. Raises Refusal, as `redeliver`."""
-    describe_write(request.scope, operation=f"discard {_named(numbers)}", target=view.name)
-    await check_sight(ops, request)
-    return await ops.changes.run(partial(_discard, ops.changes, user_of(request), view, numbers, journal))
+    return await _change(ops, request, view, f"discard {_named(numbers)}", _discard, numbers, journal)
 
 
 async def cancel(ops: Ops, request: Request, view: DispatcherView, keys: list[str]) -> Cancelled:
     """Cancel what is scheduled under these keys. Raises Refusal (409): the dispatcher does not run."""
-    describe_write(request.scope, operation=f"cancel {', '.join(map(repr, keys))}", target=view.name)
-    await check_sight(ops, request)
-    return await ops.changes.run(partial(_cancel, ops.changes, user_of(request), view, keys))
+    return await _change(ops, request, view, f"cancel {', '.join(map(repr, keys))}", _cancel, keys)
 
 
 async def stop(ops: Ops, request: Request, view: DispatcherView) -> DispatcherStopping:
     """Begin to stop the dispatcher, as its `stop` does. Raises Refusal (409): it does not run."""
-    describe_write(request.scope, operation="stop the dispatcher", target=view.name)
+    return await _change(ops, request, view, "stop the dispatcher", _stop)
+
+
+async def _change(
+    ops: Ops,
+    request: Request,
+    view: DispatcherView,
+    operation: str,
+    make: Callable[Concatenate[ChangeLog, str, DispatcherView, P], T],
+    *args: P.args,
+    **options: P.kwargs,
+) -> T:
+    """Make a change on a thread, for a user who may see everything, and name it in the audit log."""
+    describe_write(request.scope, operation=operation, target=view.name)
     await check_sight(ops, request)
-    return await ops.changes.run(partial(_stop, ops.changes, user_of(request), view))
+    return await ops.changes.run(partial(make, ops.changes, user_of(request), view, *args, **options))
 
 
 def _named(numbers: Sequence[int]) -> str:

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from pydantic import Field
 
-from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Item, Page, Real, UnixMs, Whole, event_name, page_of, whole
+from dispatcher.ops.answers import (
+    MOST_SEQ,
+    Answer,
+    Gets,
+    Item,
+    OfType,
+    Page,
+    Real,
+    UnixMs,
+    Whole,
+    event_name,
+    page_of,
+    whole,
+)
 from dispatcher.ops.process import failure_text
 from dispatcher.ops.sight import WHOLE, Sight
 from dispatcher.ops.stacks import RunningHandler, running_now
@@ -137,7 +150,7 @@ class LastFailure(Answer):
     message: str = ""
 
 
-class EventTypeNumbers(Answer):
+class EventTypeNumbers(OfType):
     """One of `/dispatchers/{name}/types`."""
 
     event_class: str = ""
@@ -153,21 +166,13 @@ class EventTypeNumbers(Answer):
     queue_mean_s: Real | None = None
     last_failure: LastFailure | None = None
 
-    @property
-    def name(self) -> str:
-        return event_name(self.event_class, self.event_type)
 
-
-class QueuedType(Answer):
+class QueuedType(OfType):
     """One of `/dispatchers/{name}/queue`."""
 
     event_class: str = ""
     event_type: str = ""
     queued: Whole = 0
-
-    @property
-    def name(self) -> str:
-        return event_name(self.event_class, self.event_type)
 
 
 class QueuedEntity(Answer):
@@ -200,7 +205,7 @@ class Curves(Answer):
     """The part of the time, 0 to 1, in which the handler thread did not wait."""
 
 
-class LaneKey(Answer):
+class LaneKey(OfType):
     """The events of one key that an `async def` handler has in hand."""
 
     key: str | None = None
@@ -211,10 +216,6 @@ class LaneKey(Answer):
     event_type: str = ""
     entity: str | None = None
     running_s: Real | None = None
-
-    @property
-    def name(self) -> str:
-        return event_name(self.event_class, self.event_type)
 
 
 class Lane(Answer):
@@ -251,7 +252,7 @@ class Failure(Answer):
         return f"{self.error_class}: {self.message}" if self.message else self.error_class
 
 
-class FailureGroup(Answer):
+class FailureGroup(OfType):
     """One of `/dispatchers/{name}/failures/groups`: the failures of an event type with one class of error."""
 
     event_class: str = ""
@@ -267,10 +268,6 @@ class FailureGroup(Answer):
     """Since when no minute has passed without one."""
     last: UnixMs
     newest: Failure
-
-    @property
-    def name(self) -> str:
-        return event_name(self.event_class, self.event_type)
 
 
 def numbers(view: DispatcherView, sampler: Sampler, sight: Sight = WHOLE) -> DispatcherNumbers:

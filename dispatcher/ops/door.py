@@ -10,9 +10,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 
-from dispatcher.ops.app import API, app_of
+from dispatcher.ops.app import API, LaterPages, app_of
 from dispatcher.ops.config import OpsConfig
-from dispatcher.ops.later_pages import LaterPages
 from dispatcher.ops.probes import PROBES, probe_routes
 from dispatcher.ops.process import process_name
 from dispatcher.ops.shared import Ops

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.letter_target import StoredLetter, read_letters
-from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, UnixMs, Whole, event_name
+from dispatcher.ops.answers import MOST_SEQ, Gets, OfType, Page, UnixMs, Whole, event_name
 from dispatcher.ops.letter_folders import FoundLetters
 from dispatcher.ops.sight import WHOLE, Sight
 from dispatcher.web.plain_answers import Refusal
@@ -28,7 +28,7 @@ _NS_PER_MS: Final = 1_000_000
 LONGEST_SEARCH: Final = 200
 
 
-class Letter(Answer):
+class Letter(OfType):
     """One of `/dispatchers/{name}/dead-letters`."""
 
     number: Whole
@@ -40,10 +40,6 @@ class Letter(Answer):
     error: str = ""
     is_declared: bool = True
     """Its event can be posted again."""
-
-    @property
-    def name(self) -> str:
-        return event_name(self.event_class, self.event_type)
 
 
 class WholeLetter(Letter):

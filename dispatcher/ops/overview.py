@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.ops.answers import Answer, Gets, Real, UnixMs, Whole, event_name
+from dispatcher.ops.answers import Answer, Gets, OfType, Real, UnixMs, Whole, event_name
 from dispatcher.ops.dispatchers import (
     Curves,
     DispatcherNumbers,
@@ -68,7 +68,7 @@ class OverviewRow(Answer):
     waits: Waits = Waits()
 
 
-class Flood(Answer):
+class Flood(OfType):
     """An event type whose queue grows."""
 
     dispatcher: str
@@ -79,10 +79,6 @@ class Flood(Answer):
     since: UnixMs
     queued: Whole | None = None
     """Null: too few to be among the largest."""
-
-    @property
-    def name(self) -> str:
-        return event_name(self.event_class, self.event_type)
 
 
 class Failing(FailureGroup):
@@ -256,25 +252,20 @@ class _Problems:
         return "", "", ""
 
     def _of_flood(self, flood: Flood) -> Problem:
-        return Problem(
-            problem="floods",
-            dispatcher=flood.dispatcher,
-            event_class=flood.event_class,
-            event_type=flood.event_type,
-            since=flood.since,
-            detail=f"grows by {flood.per_s:,.0f}/s",
-            waits=self._waits(flood.dispatcher),
-        )
+        return self._of_type("floods", flood, f"grows by {flood.per_s:,.0f}/s")
 
     def _of_failing(self, failing: Failing) -> Problem:
+        return self._of_type("fails", failing, f"{failing.newest.error}, {failing.rate_10s:,.1f}/s")
+
+    def _of_type(self, problem: str, found: Flood | Failing, detail: str) -> Problem:
         return Problem(
-            problem="fails",
-            dispatcher=failing.dispatcher,
-            event_class=failing.event_class,
-            event_type=failing.event_type,
-            since=failing.since,
-            detail=f"{failing.newest.error}, {failing.rate_10s:,.1f}/s",
-            waits=self._waits(failing.dispatcher),
+            problem=problem,
+            dispatcher=found.dispatcher,
+            event_class=found.event_class,
+            event_type=found.event_type,
+            since=found.since,
+            detail=detail,
+            waits=self._waits(found.dispatcher),
         )
 
     def _slow_keys(self) -> Iterator[tuple[OverviewRow, Lane, LaneKey]]:
@@ -321,11 +312,6 @@ def _waiting(row: OverviewRow) -> Iterator[str]:
 
 
 # -- endpoints ---------------------------------------------------------------------------------------------------------
-
-
-async def overview_now(ops: Ops, sight: Sight) -> Overview:
-    """The overview, up to a second old."""
-    return Overview.model_validate_json(await overview_json(ops, sight))
 
 
 async def overview_json(ops: Ops, sight: Sight) -> bytes:

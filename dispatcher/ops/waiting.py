@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.ops.answers import Answer, Gets, Page, UnixMs, Whole, event_name
+from dispatcher.ops.answers import Gets, OfType, Page, UnixMs, Whole
 from dispatcher.ops.dispatchers import EVERY, Planned, planned
 from dispatcher.ops.sight import WHOLE, Sight
 from dispatcher.util.units import milliseconds
@@ -20,7 +20,7 @@ MOST_AFTER: Final = 1_000_000
 """The greatest place in a list that a query may name."""
 
 
-class Retrying(Answer):
+class Retrying(OfType):
     """One of `/dispatchers/{name}/retrying`."""
 
     event_class: str = ""
@@ -31,10 +31,6 @@ class Retrying(Answer):
     error_class: str = ""
     message: str = ""
     held_back: Whole = 0
-
-    @property
-    def name(self) -> str:
-        return event_name(self.event_class, self.event_type)
 
 
 def retrying(view: DispatcherView, limit: int, start: int = 0, sight: Sight = WHOLE) -> list[Retrying]:
