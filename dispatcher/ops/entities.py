@@ -8,14 +8,14 @@ import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pydantic import Field
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.entity_data import fields_in
 from dispatcher.journal.format.partitions import read_partitions
-from dispatcher.journal.history import HistoryRow, entity_history
+from dispatcher.journal.history import EntityHistory, HistoryRow, entity_history
 from dispatcher.metrics.entities import (
     EntityNow,
     EntityPage,
@@ -182,73 +182,86 @@ def _mixed(text: bytes, nonce: bytes) -> bytes:
     return bytes(each ^ other for each, other in zip(text, stream, strict=True))
 
 
-class HistoryReader(Protocol):
-    """Reads a page of an entity's history, newest first, and says whether it reaches back to the beginning."""
+class WantedHistory(NamedTuple):
+    """Which rows of an entity's history: the newest `limit`, or those of a later page."""
 
-    def __call__(
-        self, entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[HistoryEntry], str | None, bool]:
-        """The items, the cursor of the next page, and whether the last item is the entity's first.
+    entity: str
+    machine: str | None
+    limit: int
+    before: int | None
+    """The cursor of the page, as the page before gave it."""
+    changes_only: bool = False
+    """Only changes of state."""
 
-        `changes_only`: only changes of state.
-        """
+
+class FoundHistory(NamedTuple):
+    """A page of an entity's history, newest first."""
+
+    items: list[HistoryEntry]
+    next: str | None
+    """The cursor of the next page."""
+    is_complete: bool
+    """The last item is the entity's first."""
+    unreadable: JournalError | None = None
+    """No reader has any of it, and this journal might: it cannot be read."""
+
+
+HistoryReader: TypeAlias = Callable[[WantedHistory], FoundHistory]
+"""Raises JournalError where the journal cannot be read."""
 
 
 def from_journal(path: Path, deadline: ScanDeadline) -> HistoryReader:
-    """The history of entities from a journal. Raises JournalError where it cannot be read."""
+    """The history of entities from a journal."""
 
-    def read(
-        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[HistoryEntry], str | None, bool]:
-        on_pause = partial(deadline.check, _AGAIN)
-        found = entity_history(
-            path,
-            entity,
-            machine=machine,
-            limit=limit,
-            before_seq=before,
-            changes_only=changes_only,
-            on_pause=on_pause,
-        )
+    def read(wanted: WantedHistory) -> FoundHistory:
+        found = _history(path, wanted, deadline, wanted.limit, wanted.before)
         items = [_of_row(row) for row in found.transitions]
-        return items, str(items[-1].seq) if items and not found.complete else None, found.complete
+        return FoundHistory(items, str(items[-1].seq) if items and not found.complete else None, found.complete)
 
     return read
 
 
 def from_partitions(path: Path, deadline: ScanDeadline) -> HistoryReader:
-    """The history of entities from a partitioned journal: `before` is the number of rows on the pages before.
+    """The history of entities from a partitioned journal. The cursor is the number of rows on the pages before."""
 
-    Raises JournalError where it cannot be read.
-    """
-
-    def read(
-        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[HistoryEntry], str | None, bool]:
-        begin, end = before or 0, (before or 0) + limit
+    def read(wanted: WantedHistory) -> FoundHistory:
+        begin = wanted.before or 0
+        end = begin + wanted.limit
         # The rows of an event come together or not at all, so a page may need some more.
-        most = end + _ROWS_OF_AN_EVENT
-        on_pause = partial(deadline.check, _AGAIN)
-        found = entity_history(path, entity, machine=machine, limit=most, changes_only=changes_only, on_pause=on_pause)
+        found = _history(path, wanted, deadline, end + _ROWS_OF_AN_EVENT, None)
         items = [_of_row(row) for row in found.transitions[begin:end]]
         is_complete = found.complete and len(found.transitions) <= end
-        return items, str(end) if items and not is_complete else None, is_complete
+        return FoundHistory(items, str(end) if items and not is_complete else None, is_complete)
 
     return read
+
+
+def _history(
+    path: Path, wanted: WantedHistory, deadline: ScanDeadline, limit: int, before_seq: int | None
+) -> EntityHistory:
+    return entity_history(
+        path,
+        wanted.entity,
+        machine=wanted.machine,
+        limit=limit,
+        before_seq=before_seq,
+        changes_only=wanted.changes_only,
+        on_pause=partial(deadline.check, _AGAIN),
+    )
 
 
 def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) -> HistoryReader:
     """The history of entities from the transitions that the process keeps."""
 
-    def read(
-        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[HistoryEntry], str | None, bool]:
+    def read(wanted: WantedHistory) -> FoundHistory:
+        entity, machine, limit, before, changes_only = wanted
         found = kept.history(entity, machine, limit=limit, before=before, changes_only=changes_only)
         rows = found.transitions
         is_complete = not found.has_more and (
             found.is_whole or bool(rows and rows[-1].from_state == initial_state(rows[-1].machine))
         )
-        return [_of_kept(row) for row in rows], str(rows[-1].number) if found.has_more else None, is_complete
+        next = str(rows[-1].number) if found.has_more else None
+        return FoundHistory([_of_kept(row) for row in rows], next, is_complete)
 
     return read
 
@@ -270,16 +283,6 @@ def history_readers(views: Iterable[DispatcherView], deadline: ScanDeadline) -> 
     ]
 
 
-class FirstHistory(NamedTuple):
-    """A page of an entity's history from the first reader that has any of it, as HistoryReader gives it."""
-
-    items: list[HistoryEntry]
-    next: str | None
-    is_complete: bool
-    unreadable: JournalError | None
-    """No reader has any of it, and this journal might: it cannot be read."""
-
-
 def first_history(
     readers: Iterable[HistoryReader],
     entity: str,
@@ -288,18 +291,18 @@ def first_history(
     before: int | None,
     *,
     changes_only: bool = False,
-) -> FirstHistory:
+) -> FoundHistory:
     """The history from the first of `readers` that has any; a journal that cannot be read leaves it to the others."""
     unreadable = None
     for read in readers:
         try:
-            items, next, is_complete = read(entity, machine, limit, before, changes_only=changes_only)
+            found = read(WantedHistory(entity, machine, limit, before, changes_only))
         except JournalError as error:
             unreadable = unreadable or error
             continue
-        if items:
-            return FirstHistory(items, next, is_complete, None)
-    return FirstHistory([], None, is_complete=False, unreadable=unreadable)
+        if found.items:
+            return found
+    return FoundHistory([], None, is_complete=False, unreadable=unreadable)
 
 
 def _initial_state(machine: str) -> str | None:
@@ -318,8 +321,6 @@ def entity_answer(
 ) -> EntityDetails:
     """The answer of /entities/{id}: its state, and its history from the first of `readers` that knows it.
 
-    `changes_only`: of the history, only changes of state.
-
     Errors are for those who may see everything: they can contain anything.
 
     Raises:
@@ -333,7 +334,7 @@ def entity_answer(
     if machine is None and len({now.machine for now in found}) > 1:
         names = " or ".join(sorted({f"machine={now.machine}" for now in found}))
         raise Refusal(400, f"several machines have an entity {entity!r}; choose {names}")
-    items, next, is_complete, unreadable = first_history(
+    items, cursor, is_complete, unreadable = first_history(
         readers, entity, machine, limit, before, changes_only=changes_only
     )
     if not sight.is_whole:
@@ -343,29 +344,23 @@ def entity_answer(
     if not found and not items and before is None:
         of = f" of machine {machine!r}" if machine is not None else ""
         raise Refusal(404, f"no entity {entity!r}{of} is in memory or in a journal of this process")
-    history = Page[HistoryEntry](items=items, next=next, total=None)
+    state: str | None
+    since: int | None
     if found:
         now = found[0]
-        return EntityDetails(
-            id=entity,
-            machine=now.machine,
-            state=now.state,
-            since=milliseconds(now.since),
-            is_kept=True,
-            data=None if now.data is None else json.loads(now.data),
-            history=history,
-            complete=is_complete,
-        )
-    machine, state, since = _last_known(items, machine, is_newest=before is None)
-    changes = [item.data for item in items if item.data is not None and before is None]
+        machine, state, since = now.machine, now.state, milliseconds(now.since)
+        data = None if now.data is None else json.loads(now.data)
+    else:
+        machine, state, since = _last_known(items, machine, is_newest=before is None)
+        data = next((item.data for item in items if item.data is not None and before is None), None)
     return EntityDetails(
         id=entity,
         machine=machine,
         state=state,
         since=since,
-        is_kept=False,
-        data=changes[0] if changes else None,
-        history=history,
+        is_kept=bool(found),
+        data=data,
+        history=Page[HistoryEntry](items=items, next=cursor, total=None),
         complete=is_complete,
     )
 
