@@ -59,15 +59,16 @@ class Question:
 Ask = Callable[[Site, Request], Awaitable[Question]]
 Make = Callable[[Site, Request, Form], Awaitable[int]]
 """Makes the change; returns its number."""
+LetterChange = Callable[..., Awaitable[of_changes.Redelivered | of_changes.Discarded]]
 
 
 def routes(site: Site) -> Sequence[BaseRoute]:
-    found: list[BaseRoute] = [Route(PATH, site.page(partial(_list, site)), methods=["GET"])]
+    found: list[BaseRoute] = [site.get(PATH, _list)]
     for name, (ask, make) in _CHANGES.items():
         path = f"{PATH}/{name}"
-        found.append(Route(path, site.page(partial(_question, site, path, ask)), methods=["GET"]))
+        found.append(site.get(path, partial(_question, path, ask)))
         found.append(Route(path, site.form(partial(_make, site, make)), methods=["POST"]))
-    return [*found, Route(f"{PATH}/{{number}}", site.page(partial(_made, site)), methods=["GET"])]
+    return [*found, site.get(f"{PATH}/{{number}}", _made)]
 
 
 def dispatcher_of(site: Site, name: str) -> DispatcherView:
@@ -80,7 +81,7 @@ def dispatcher_of(site: Site, name: str) -> DispatcherView:
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
-async def _question(site: Site, path: str, ask: Ask, request: Request) -> View:
+async def _question(path: str, ask: Ask, site: Site, request: Request) -> View:
     site.check_control(request)
     await of_changes.check_sight(site.ops, request)
     asked = await ask(site, request)
@@ -121,27 +122,7 @@ _STYLES: Final = {
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
 
-async def _ask_redeliver(site: Site, request: Request) -> Question:
-    return await _ask_letters(
-        site,
-        request,
-        "Redeliver",
-        "{letters} of {dispatcher} will be posted to it again, as first attempts. Each that it accepts leaves the "
-        "folder. If its handler fails again, it becomes a new dead letter.",
-    )
-
-
-async def _ask_discard(site: Site, request: Request) -> Question:
-    return await _ask_letters(
-        site,
-        request,
-        "Discard",
-        "{letters} of {dispatcher} will be removed from the folder for good. Their events won't be handled.",
-        is_dangerous=True,
-    )
-
-
-async def _ask_letters(site: Site, request: Request, verb: str, text: str, *, is_dangerous: bool = False) -> Question:
+async def _ask_letters(verb: str, text: str, is_dangerous: bool, site: Site, request: Request) -> Question:
     query = request.query_params
     view = dispatcher_of(site, query.get("dispatcher", ""))
     found = await site.ops.letters.read(of_letters.folder_of(view))
@@ -180,20 +161,13 @@ def _subject(letter: of_letters.Letter) -> Subject:
     return Subject(str(letter.number), f"{letter.name}{entity}: {letter.error}")
 
 
-async def _redeliver(site: Site, request: Request, form: Form) -> int:
-    return (await of_changes.redeliver(site.ops, request, *_letters_of(site, request, "redeliver", form))).change
-
-
-async def _discard(site: Site, request: Request, form: Form) -> int:
-    return (await of_changes.discard(site.ops, request, *_letters_of(site, request, "discard", form))).change
-
-
-def _letters_of(site: Site, request: Request, operation: str, form: Form) -> tuple[DispatcherView, list[int], str]:
+async def _change_letters(operation: str, change: LetterChange, site: Site, request: Request, form: Form) -> int:
     describe_write(request.scope, operation=f"{operation} dead letters", target=_first(form, "dispatcher"))
     view, numbers = dispatcher_of(site, _first(form, "dispatcher")), _numbers(form.get("letter", ()))
     if not numbers:
         raise Refusal(400, "no dead letter is chosen")
-    return view, *of_changes.letters_request({"letters": numbers, "journal": _first(form, "journal")})
+    wanted = of_changes.letters_request({"letters": numbers, "journal": _first(form, "journal")})
+    return (await change(site.ops, request, view, *wanted)).change
 
 
 def _numbers(texts: Sequence[str]) -> list[int]:
@@ -271,8 +245,25 @@ def _first(form: Form, name: str) -> str:
 
 
 _CHANGES: Final[dict[str, tuple[Ask, Make]]] = {
-    "redeliver": (_ask_redeliver, _redeliver),
-    "discard": (_ask_discard, _discard),
+    "redeliver": (
+        partial(
+            _ask_letters,
+            "Redeliver",
+            "{letters} of {dispatcher} will be posted to it again, as first attempts. Each that it accepts leaves the "
+            "folder. If its handler fails again, it becomes a new dead letter.",
+            False,
+        ),
+        partial(_change_letters, "redeliver", of_changes.redeliver),
+    ),
+    "discard": (
+        partial(
+            _ask_letters,
+            "Discard",
+            "{letters} of {dispatcher} will be removed from the folder for good. Their events won't be handled.",
+            True,
+        ),
+        partial(_change_letters, "discard", of_changes.discard),
+    ),
     "cancel": (_ask_cancel, _cancel),
     "stop": (_ask_stop, _stop),
 }

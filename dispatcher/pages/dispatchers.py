@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import stacks
@@ -35,9 +35,9 @@ _STACKS_SHOWN: Final = 20
 
 def routes(site: Site) -> Sequence[BaseRoute]:
     return [
-        Route(PATH, site.page(lambda request: list_view(site, request)), methods=["GET"]),
-        Route(f"{PATH}/{{name:path}}/samples", site.page(lambda request: samples_view(site, request)), methods=["GET"]),
-        Route(f"{PATH}/{{name:path}}", site.page(lambda request: one_view(site, request)), methods=["GET"]),
+        site.get(PATH, list_view),
+        site.get(f"{PATH}/{{name:path}}/samples", samples_view),
+        site.get(f"{PATH}/{{name:path}}", one_view),
     ]
 
 

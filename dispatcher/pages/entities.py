@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.metrics.entities import declared_transitions
 from dispatcher.ops.answers import MOST_SEQ, Page
@@ -50,10 +50,7 @@ class MachineShown(NamedTuple):
 
 
 def routes(site: Site) -> Sequence[BaseRoute]:
-    return [
-        Route(PATH, site.page(lambda request: entities_view(site, request)), methods=["GET"]),
-        Route("/entity/{id:path}", site.page(lambda request: entity_view(site, request)), methods=["GET"]),
-    ]
+    return [site.get(PATH, entities_view), site.get("/entity/{id:path}", entity_view)]
 
 
 # -- all ---------------------------------------------------------------------------------------------------------------

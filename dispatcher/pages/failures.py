@@ -6,13 +6,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.errors import DispatcherError
 from dispatcher.letter_target import StoredLetter
@@ -42,8 +41,7 @@ _LONGEST_EVENT: Final = 20_000
 
 def routes(site: Site) -> Sequence[BaseRoute]:
     pages = {PATH: failures_view, LETTERS: letters_view, LETTER: letter_view}
-    found = [Route(path, site.page(partial(view, site)), methods=["GET"]) for path, view in pages.items()]
-    return [*found, *changes.routes(site)]
+    return [*(site.get(path, view) for path, view in pages.items()), *changes.routes(site)]
 
 
 # -- equal failures ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.ops.answers import MOST_SEQ
 from dispatcher.ops.journal_contents import CHECK_S, check_journal, journal_details, outstanding_events
@@ -33,10 +33,10 @@ _LOOK_S: Final = 3.0
 
 def routes(site: Site) -> Sequence[BaseRoute]:
     lookups = Lookups(site.ops.scans)
-    return [Route(PATH, site.page(lambda request: journal_view(site, lookups, request)), methods=["GET"])]
+    return [site.get(PATH, partial(journal_view, lookups))]
 
 
-async def journal_view(site: Site, lookups: Lookups, request: Request) -> View:
+async def journal_view(lookups: Lookups, site: Site, request: Request) -> View:
     query, root = request.query_params, site.root(request)
     views = [view for view in site.ops.views() if view.journal_path is not None]
     if not views:

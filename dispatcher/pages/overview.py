@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.ops.overview import Overview, OverviewRow, overview
 from dispatcher.pages.site import Site, View
@@ -17,8 +17,7 @@ _DISPATCHERS_SHOWN: Final = 50
 
 
 def routes(site: Site) -> Sequence[BaseRoute]:
-    page = site.page(lambda request: overview_view(site, request))
-    return [Route(path, page, methods=["GET"]) for path in ("/", PATH)]
+    return [site.get(path, overview_view) for path in ("/", PATH)]
 
 
 async def overview_view(site: Site, request: Request) -> View:

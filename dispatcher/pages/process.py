@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.ops.configuration import Configured, configuration
 from dispatcher.ops.process import Process, ThreadNow, process_numbers, thread_list
 from dispatcher.ops.sight import Sight
-from dispatcher.pages.site import Site, View
-from dispatcher.util.http_heads import takes
+from dispatcher.pages.site import Site, View, is_stream
 
 PATH: Final = "/process"
 _THREADS_SHOWN: Final = 50
@@ -57,13 +56,13 @@ class _Found(NamedTuple):
 
 
 def routes(site: Site) -> Sequence[BaseRoute]:
-    return [Route(PATH, site.page(lambda request: process_view(site, request)), methods=["GET"])]
+    return [site.get(PATH, process_view)]
 
 
 async def process_view(site: Site, request: Request) -> View:
     sight = await site.sight(request)
     # The configuration is not a live part, so a script that follows the page doesn't need it.
-    is_whole = sight.is_whole and not takes(request.headers.getlist("accept"), "text/event-stream")
+    is_whole = sight.is_whole and not is_stream(request)
     found = await site.ops.workers.run(partial(_read, site.ops.name, sight, is_whole))
     values = {**found._asdict(), "facts": site.facts(), "is_configuration_hidden": not sight.is_whole}
     return View("process.html", "Process", values, "process", ("process", "services", "threads"), is_clocked=True)

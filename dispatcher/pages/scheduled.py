@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.ops import waiting
 from dispatcher.ops.dispatchers import Planned, planned
@@ -25,7 +24,7 @@ _LONGEST_PREFIX: Final = 200
 
 
 def routes(site: Site) -> Sequence[BaseRoute]:
-    return [Route(PATH, site.page(partial(scheduled_view, site)), methods=["GET"])]
+    return [site.get(PATH, scheduled_view)]
 
 
 async def scheduled_view(site: Site, request: Request) -> View:

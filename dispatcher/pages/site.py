@@ -15,7 +15,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, quote
@@ -212,6 +212,10 @@ class Site:
             raise Refusal(403, "role admin is required")
 
     # -- pages ---------------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, function: Callable[[Site, Request], Awaitable[View]]) -> Route:
+        """The route of a page."""
+        return Route(path, self.page(partial(function, self)), methods=["GET"])
 
     def page(self, function: PageFunction) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint of a page."""
