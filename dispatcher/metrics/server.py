@@ -20,7 +20,7 @@ from dispatcher.supervision.health import Health, HealthAnswer, watch_whole
 from dispatcher.supervision.health import health as health_of_process
 from dispatcher.util.foreign import reraise_interrupt
 from dispatcher.util.functions import require_kind, require_methods
-from dispatcher.util.http_heads import takes_gzip
+from dispatcher.util.http_heads import takes_gzip, url_of
 from dispatcher.util.http_server import BoundedHTTPServer
 from dispatcher.util.terminal import one_line
 
@@ -76,10 +76,7 @@ class MetricsServer(Service):
 
         Before the start it has the configured port, which can be 0, for a free one.
         """
-        host = self.settings.host
-        if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0
-            host = f"[{host.replace('%', '%25')}]"
-        return f"http://{host}:{self.port or self.settings.port}{path}"
+        return url_of("http", self.settings.host, self.port or self.settings.port) + path
 
     def service_start(self) -> None:
         host, port = self.settings.host, self.settings.port

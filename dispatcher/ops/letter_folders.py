@@ -5,7 +5,6 @@ Reading 10,000 of them takes a fifth of a second, so a folder is read once, and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from dispatcher.journal.format.segments import is_open_segment, segment_number
 from dispatcher.journal.read import frames_from, of_kinds
 from dispatcher.journal.snapshot import JournalSnapshot, look_at, open_segment, summary_of
 from dispatcher.letter_target import is_letter
-from dispatcher.web.waiting import Workers
+from dispatcher.web.waiting import KeptResults, Workers
 
 _MOST_KEPT: Final = 64_000_000
 """Bytes of letters that are kept in memory between two looks."""
@@ -121,7 +120,7 @@ class LetterFolders:
     def __init__(self) -> None:
         self._workers = Workers(most=_READERS)
         self._kept: dict[Path, tuple[LetterFolder, int]] = {}  # with its bytes; the last one used is the last
-        self._reading: dict[Path, asyncio.Future[FoundLetters]] = {}
+        self._readings: KeptResults[FoundLetters] = KeptResults(0.0)
 
     async def read(self, folder: Path) -> FoundLetters:
         """The letters that are there now; requests that come meanwhile share one reading.
@@ -129,19 +128,13 @@ class LetterFolders:
         Raises:
             JournalError: the folder cannot be read. Refusal: that takes too long.
         """
-        task = self._reading.get(folder)
-        if task is None:
-            task = self._reading[folder] = asyncio.ensure_future(self._read(folder))
-        return await asyncio.shield(task)  # a client that leaves must not take the answer from the others
+        return await self._readings.make(folder, lambda: self._read(folder))
 
     async def _read(self, folder: Path) -> FoundLetters:
         # Out of `_kept` meanwhile: a reading that is given up still goes on with it.
         kept = self._kept.pop(folder, None)
         one = kept[0] if kept is not None else LetterFolder(folder)
-        try:
-            found, size = await self._workers.run(lambda: (one.read(), one.size()))
-        finally:
-            del self._reading[folder]
+        found, size = await self._workers.run(lambda: (one.read(), one.size()))
         self._kept[folder] = one, size
         while sum(bytes_kept for _, bytes_kept in self._kept.values()) > _MOST_KEPT:
             del self._kept[next(iter(self._kept))]

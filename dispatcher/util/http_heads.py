@@ -1,4 +1,4 @@
-"""The head of an HTTP request: the form of its target, and what its client takes as an answer."""
+"""The head of an HTTP request: the form of its target, and what its client takes as an answer. URLs of servers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def origin_form(target: str) -> tuple[str | None, str]:
         return None, target
     host, rest = found.groups()
     return host, rest if rest.startswith("/") else f"/{rest}"
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """
+    >>> [url_of("http", host, 8088) for host in ("rm", "fe80::1%eth0")]
+    ['http://rm:8088', 'http://[fe80::1%25eth0]:8088']
+    """
+    if ":" in host:  # IPv6, maybe with a zone
+        host = f"[{host.replace('%', '%25')}]"
+    return f"{scheme}://{host}:{port}"
 
 
 def takes(values: Iterable[str], *names: str) -> bool:

@@ -17,6 +17,7 @@ from dispatcher.errors import DispatcherError, InvalidTypeError
 from dispatcher.service import Service
 from dispatcher.util.foreign import tell, text_of
 from dispatcher.util.functions import require_kind
+from dispatcher.util.http_heads import url_of
 from dispatcher.web.config import WebConfig
 from dispatcher.web.origins import as_address
 from dispatcher.web.plain_answers import ErrorBody, plain_error
@@ -90,10 +91,7 @@ class WebHost(Service):
         """The TCP address as a URL, once started, or None without TCP."""
         if self.port is None:
             return None
-        host = self.settings.host
-        if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0
-            host = f"[{host.replace('%', '%25')}]"
-        return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}"
+        return url_of("https" if self.settings.tls else "http", self.settings.host, self.port)
 
     def service_start(self) -> None:
         try:

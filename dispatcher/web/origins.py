@@ -67,14 +67,12 @@ def foreign_site(headers: Headers, scheme: str) -> str | None:
 
 def is_json(headers: Headers) -> bool:
     """Whether the body is declared as JSON. A page of another site cannot send this without a CORS preflight."""
-    content_type = header(headers, b"content-type") or ""
-    return content_type.partition(";")[0].strip().lower() == "application/json"
+    return _content_type(headers) == "application/json"
 
 
 def is_form(headers: Headers) -> bool:
     """Whether the body is declared as an HTML form's. A page of another site can send this."""
-    content_type = header(headers, b"content-type") or ""
-    return content_type.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+    return _content_type(headers) == "application/x-www-form-urlencoded"
 
 
 def is_own_page(headers: Headers, scheme: str) -> bool:
@@ -99,6 +97,10 @@ def as_address(text: str) -> Address | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
+
+
+def _content_type(headers: Headers) -> str:
+    return (header(headers, b"content-type") or "").partition(";")[0].strip().lower()
 
 
 def _is_own_origin(origin: str, scheme: str, host: str | None) -> bool:

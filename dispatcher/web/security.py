@@ -96,11 +96,10 @@ def describe_write(
     require_methods(scope, "scope", "the scope of a request", "get")
     note = scope.get("audit")
     if isinstance(note, WriteNote):
-        note.operation = operation if operation is not None else note.operation
-        note.target = target if target is not None else note.target
-        note.reason = reason if reason is not None else note.reason
-        note.user = user if user is not None else note.user
-        note.by = by if by is not None else note.by
+        said = {"operation": operation, "target": target, "reason": reason, "user": user, "by": by}
+        for name, value in said.items():
+            if value is not None:
+                setattr(note, name, value)
 
 
 def user_of(request: Request) -> str:

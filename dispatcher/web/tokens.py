@@ -127,10 +127,7 @@ class Tokens:
 
     def find(self, token: str) -> Principal | None:
         """The user of a token."""
-        return self.find_digest(digest_of(token))
-
-    def find_digest(self, digest: str) -> Principal | None:
-        """The user of the token with this digest."""
+        digest = digest_of(token)
         self._refresh()
         found = None
         for line in self._lines:  # all of them: the time taken must not tell which line it was

@@ -125,7 +125,10 @@ def without_thread(error: BaseException) -> Refusal:
 
 
 class KeptResults(Generic[T]):
-    """Keeps each result for `for_s`; clients that ask meanwhile share it. One loop's thread."""
+    """Keeps each result for `for_s`; clients that ask meanwhile share it. One loop's thread.
+
+    With 0, clients share only what is being made.
+    """
 
     def __init__(self, for_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._for_s = for_s
@@ -158,7 +161,8 @@ class KeptResults(Generic[T]):
     async def _make(self, key: Any, function: Callable[[], Awaitable[T]]) -> T:
         try:
             found = await function()
-            self._made[key] = self._clock_s(), found
+            if self._for_s:
+                self._made[key] = self._clock_s(), found
             return found
         finally:
             del self._making[key]
