@@ -17,7 +17,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 
 from dispatcher import JournalError
-from dispatcher.ops.entities import HistoryEntry
+from dispatcher.ops.entities import FoundHistory, HistoryEntry, WantedHistory
 from dispatcher.ops.sight import WHOLE
 from dispatcher.pages import page_texts
 from dispatcher.web.waiting import Workers
@@ -138,11 +138,9 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
     """A journal that has to be searched far back held up the whole page."""
     may_answer = threading.Event()
 
-    def read(
-        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[HistoryEntry], str | None, bool]:
+    def read(wanted: WantedHistory) -> FoundHistory:
         assert may_answer.wait(TIMEOUT_S)
-        return [HistoryEntry(at=1, from_state="NEW", to_state="RUNNING")], None, True
+        return FoundHistory([HistoryEntry(at=1, from_state="NEW", to_state="RUNNING")], None, is_complete=True)
 
     monkeypatch.setattr(histories, "readers_now", lambda: [read])
     monkeypatch.setattr(histories, "_PATIENCE_S", 0.01)
