@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widget import Widget
@@ -217,5 +218,6 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         yield Static(HELP, markup=False)
 
-    def on_key(self) -> None:
+    def on_key(self, event: Key) -> None:
+        event.stop()  # it only closes the help
         self.dismiss()
