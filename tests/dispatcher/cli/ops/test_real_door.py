@@ -25,6 +25,7 @@ from dispatcher.ops.entities import EntityDetails
 
 from ....kit import until
 from ....kit.commands import COMMAND, ROOT, TIMEOUT_S, read_until
+from ....kit.lines import assert_lines
 from .conftest import Run
 
 pytestmark = pytest.mark.long
@@ -75,50 +76,30 @@ def daemon(folder: Path) -> Iterator[Daemon]:
         made.end()
 
 
-def test_a_daemon_is_found_and_ready(daemon: Daemon, run: Run) -> None:
+def test_the_commands_tell_of_a_daemon_that_is_ready_fails_hangs_and_is_killed(daemon: Daemon, run: Run) -> None:
     listed, status = run("ps"), run("status", "rm")
-
     assert listed.out.splitlines()[1].split()[:3] == ["rm", str(daemon.process.pid), "ok"]
     assert status.code == 0, status
-    assert status.out.splitlines()[1] == "ready"
-    assert "central: AsyncDispatcher STARTED" in status.out
+    assert_lines(status.out.splitlines(), "+|ready| / |central: AsyncDispatcher STARTED")
 
+    daemon.do("fail")
+    failed = r"1 accepted, 0 handled, 1 failed / Job.FAIL of job_5: ValueError: job_5 cannot be \x1b[2J done"
+    assert_lines(run("status").out.splitlines(), failed)
 
-def test_a_handler_that_hangs_is_found_with_what_waits_behind_it(daemon: Daemon, run: Run) -> None:
     daemon.do("hang")
-
     until(lambda: run("status", "--quiet").code == 1, "the hanging handler is a reason")
     status, stack, frame = run("status"), run("stack", "-n", "5"), run("top", "--once")
-
-    assert status.out.splitlines()[1].startswith("not ready: stuck (other, ")
-    assert "  running  Job.HANG of job_77 for" in status.out
-    assert "in wait_for_a_database: self.release.wait(60)" in status.out
-    assert "  queue    100, the oldest for" in status.out
-    assert "other: runs Job.HANG of job_77" in stack.out
-    assert "    5 of 5\n" in stack.out
-    assert "_daemon.py:" in stack.out
+    running = "|running Job.HANG of job_77 for / in wait_for_a_database: self.release.wait(60)"
+    assert_lines(status.out.splitlines(), f"+|not ready: stuck (other, / |queue 100, the oldest for / {running}")
+    assert_lines(stack.out.splitlines(), "|other: runs Job.HANG of job_77 / +|5 of 5| / _daemon.py:")
     assert re.search("^> other +runs .*s +100 ", frame.out, re.MULTILINE)
     assert json.loads(run("status", "--json").out)["dispatchers"][1]["queue"]["size"] == 100
 
-
-def test_a_failed_event_is_the_last_failure(daemon: Daemon, run: Run) -> None:
-    daemon.do("fail")
-
-    status = run("status")
-
-    assert "1 accepted, 0 handled, 1 failed" in status.out
-    assert r"Job.FAIL of job_5: ValueError: job_5 cannot be \x1b[2J done" in status.out
-
-
-def test_a_socket_that_kill_9_has_left_is_no_daemon(daemon: Daemon, run: Run) -> None:
     daemon.process.kill()
     daemon.process.wait(TIMEOUT_S)
-
     status, listed = run("status", "rm"), run("ps")
-
-    assert status.code == 2
+    assert (status.code, listed.out) == (2, "")
     assert "no process is listening there; the daemon has stopped" in status.err
-    assert listed.out == ""
     assert "no process is listening; the next daemon to start removes this socket" in listed.err
 
 
