@@ -4,14 +4,94 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import FinalApplicationStatus, RMApp, RMAppState
+from statemachines.resourcemanager import FinalApplicationStatus, RMApp
 
+from ....kit.scenarios import play
 from ..builders import NODE, Workshop, send
+from .stage import MachineStage
 
-NODES = ("node1:45454", "node2:45454")
+FIRST, SECOND = "appattempt_0_0001_000001", "appattempt_0_0001_000002"
+APP = "application_0_0001"
+
+SCENARIOS = {
+    "the scheduler is told of the application as a new one": (
+        f"app NEW_SAVING | APP_NEW_SAVED -> APP_ADDED.entity {APP} ; APP_ADDED.is_recovering False"
+    ),
+    "the first attempt takes nothing over": (
+        f"app SUBMITTED | APP_ACCEPTED -> START.entity {FIRST} ; START.transfer_state False"
+        f"; entity.current_attempt.entity {FIRST}"
+    ),
+    "a launch is stored without an answer": (
+        "app ACCEPTED | +7 | ATTEMPT_LAUNCHED -> UPDATE_APP.state.launch_ms 7 ; UPDATE_APP.state.state None"
+        "; UPDATE_APP.notify False"
+    ),
+    "the first launch and the first end set their times": (
+        "app ACCEPTED | +10 | ATTEMPT_LAUNCHED | +10 | ATTEMPT_LAUNCHED | +10 | ATTEMPT_REGISTERED | +10"
+        "| ATTEMPT_UNREGISTERED | +10 | APP_UPDATE_SAVED | +10 | ATTEMPT_FINISHED"
+        "-> entity.start_ms 0 ; entity.launch_ms 10 ; entity.finish_ms 40"
+    ),
+    "an application that is killed before it is stored notes the time": "app NEW | +10 | KILL -> entity.finish_ms 10",
+    "an application whose master just ends notes the time": (
+        "app RUNNING | +10 | ATTEMPT_FINISHED -> entity.finish_ms 10"
+    ),
+    "a kill of an accepted application goes to the current attempt with its reason": (
+        f"app ACCEPTED attempts=2 | KILL diagnostics=by_its_user -> KILL.entity {SECOND} ; KILL.diagnostics by_its_user"
+    ),
+    "a kill of a running application goes to the current attempt with its reason": (
+        f"app RUNNING attempts=2 | KILL diagnostics=by_its_user -> KILL.entity {SECOND} ; KILL.diagnostics by_its_user"
+    ),
+    "an application that unregistered finishes if its attempt ends before the store answers": (
+        "app RUNNING | ATTEMPT_UNREGISTERED | ATTEMPT_FINISHED -> posted"
+        "| APP_UPDATE_SAVED -> state FINISHED ; posted APP_REMOVED APP_COMPLETED"
+    ),
+    "an application that unregistered finishes if the store answers before its attempt ends": (
+        "app RUNNING | ATTEMPT_UNREGISTERED | APP_UPDATE_SAVED -> posted"
+        "| ATTEMPT_FINISHED -> state FINISHED ; posted APP_REMOVED APP_COMPLETED"
+    ),
+    "an attempt that finishes late does not change that the application was killed": (
+        "app SUBMITTED | KILL | ATTEMPT_FINISHED | APP_UPDATE_SAVED -> state KILLED"
+    ),
+    "an attempt that finishes late does not change that the application was rejected": (
+        "app SUBMITTED | APP_REJECTED | ATTEMPT_FINISHED | APP_UPDATE_SAVED -> state FAILED"
+    ),
+    # A master's diagnostics arrive when it unregisters, and again when its attempt ends.
+    "the diagnostics of the end are stored and kept once": (
+        "app RUNNING | ATTEMPT_UNREGISTERED diagnostics=all_done -> UPDATE_APP.state.diagnostics all_done"
+        "| APP_UPDATE_SAVED diagnostics=all_done | ATTEMPT_FINISHED diagnostics=all_done -> entity.diagnostics all_done"
+    ),
+    "the reason for a rejection is kept": (
+        "app NEW | APP_REJECTED diagnostics=because | APP_UPDATE_SAVED diagnostics=stored -> state FAILED"
+        "; entity.diagnostics because"
+    ),
+    "the reason for a failure to store is kept": (
+        "app NEW_SAVING | APP_SAVE_FAILED diagnostics=because -> state FAILED ; entity.diagnostics because"
+    ),
+    "the reason for a kill is kept": (
+        "app SUBMITTED | KILL diagnostics=because | APP_UPDATE_SAVED diagnostics=stored -> state KILLED"
+        "; entity.diagnostics because"
+    ),
+    "an end that is not stored is not reported": (
+        "app RUNNING | KILL -> entity.reported_state RUNNING | ATTEMPT_KILLED -> entity.reported_state RUNNING"
+        "| APP_UPDATE_SAVED -> entity.reported_state KILLED"
+    ),
+    **{
+        f"a node that the application uses while {state} is noted": (
+            f"app {state} | APP_RUNNING_ON_NODE -> entity.nodes {NODE}"
+        )
+        for state in ("ACCEPTED", "RUNNING", "FINAL_SAVING", "FINISHING", "KILLING")
+    },
+    **{
+        f"a node that is used once the application is {state} is cleaned up": (
+            f"app {state} | APP_RUNNING_ON_NODE -> entity.nodes ; CLEANUP_APP.entity {NODE} ; CLEANUP_APP.about {APP}"
+        )
+        for state in ("FINISHED", "FAILED", "KILLED")
+    },
+}  # fmt: skip
 
 
-# -- submission -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_application(script: str) -> None:
+    play(MachineStage(), script)
 
 
 def test_new_application_is_stored_with_its_submission_and_no_end(workshop: Workshop) -> None:
@@ -95,201 +175,17 @@ def test_client_is_answered_once_when_its_application_is_stored_or_has_ended(
     assert (answered, app.acknowledge) == ([app], None)
 
 
-# -- nodes ------------------------------------------------------------------------------------------------------------
-
-
 def test_nodes_are_cleaned_up_in_order_of_their_names(workshop: Workshop) -> None:
     app = workshop.app("FINISHING")
-    app.nodes.update(reversed(NODES))
+    app.nodes.update(("node2:45454", "node1:45454"))
 
     send(app, "ATTEMPT_FINISHED")
 
     clean_ups = [event for event in workshop.posted.events if event.type.name == "CLEANUP_APP"]
-    assert [(event.entity, event.about) for event in clean_ups] == [(node, app.entity) for node in NODES]
-
-
-@pytest.mark.parametrize("state", ["ACCEPTED", "RUNNING", "FINAL_SAVING", "FINISHING", "KILLING"])
-def test_node_that_the_application_uses_is_noted_while_it_has_not_ended(workshop: Workshop, state: str) -> None:
-    app = workshop.app(state)
-
-    send(app, "APP_RUNNING_ON_NODE")
-
-    assert app.nodes == {NODE}
-
-
-@pytest.mark.parametrize("state", ["FINISHED", "FAILED", "KILLED"])
-def test_node_that_is_used_after_the_end_is_cleaned_up(workshop: Workshop, state: str) -> None:
-    app = workshop.app(state)
-
-    send(app, "APP_RUNNING_ON_NODE")
-
-    (clean_up,) = workshop.posted.events
-    assert (clean_up.entity, clean_up.about, app.nodes) == (NODE, app.entity, set())
-
-
-# -- launch -----------------------------------------------------------------------------------------------------------
-
-
-def test_launch_is_stored_without_an_answer(workshop: Workshop) -> None:
-    app = workshop.app("ACCEPTED")
-    workshop.clock.advance(7)
-
-    send(app, "ATTEMPT_LAUNCHED")
-
-    (update,) = workshop.posted.events
-    assert (update.state.launch_ms, update.state.state, update.notify) == (7, None, False)
-
-
-def test_scheduler_is_told_of_the_application_as_a_new_one(workshop: Workshop) -> None:
-    app = workshop.app("NEW_SAVING")
-
-    send(app, "APP_NEW_SAVED")
-
-    (added,) = workshop.posted.events
-    assert (added.entity, added.is_recovering) == (app.entity, False)
-
-
-def test_first_attempt_takes_nothing_over(workshop: Workshop) -> None:
-    app = workshop.app("SUBMITTED")
-
-    send(app, "APP_ACCEPTED")
-
-    (start,) = workshop.posted.events
-    assert (start.entity, start.transfer_state) == ("appattempt_0_0001_000001", False)
-    assert workshop.context.attempts == {start.entity: app.current_attempt}
-
-
-# -- the end ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", ["ACCEPTED", "RUNNING"])
-def test_kill_goes_to_the_current_attempt_with_its_reason(workshop: Workshop, state: str) -> None:
-    app = workshop.app(state, attempts=2)
-
-    send(app, "KILL", diagnostics="by its user")
-
-    (kill,) = workshop.posted.events
-    assert (kill.entity, kill.diagnostics) == ("appattempt_0_0001_000002", "by its user")
-
-
-KILLS = {  # state: what the killed application then needs, what it is in the end
-    "NEW": ([], "KILLED"),
-    "NEW_SAVING": (["APP_UPDATE_SAVED"], "KILLED"),
-    "SUBMITTED": (["APP_UPDATE_SAVED"], "KILLED"),
-    "ACCEPTED": (["ATTEMPT_KILLED", "APP_UPDATE_SAVED"], "KILLED"),
-    "RUNNING": (["ATTEMPT_KILLED", "APP_UPDATE_SAVED"], "KILLED"),
-    "FINAL_SAVING": (["APP_UPDATE_SAVED"], "KILLED"),
-    "FINISHING": (["ATTEMPT_FINISHED"], "FINISHED"),
-    "KILLING": (["ATTEMPT_KILLED", "APP_UPDATE_SAVED"], "KILLED"),
-    "FINISHED": ([], "FINISHED"),
-    "FAILED": ([], "FAILED"),
-    "KILLED": ([], "KILLED"),
-}
-
-
-@pytest.mark.parametrize("state", [state.name for state in RMAppState])
-def test_kill_in_any_state_leads_to_an_end(workshop: Workshop, state: str) -> None:
-    app = workshop.app(state)
-    events, end = KILLS[state]
-
-    for event in ["KILL", *events]:
-        send(app, event)
-
-    assert (app.state.name, workshop.recorder.machines["RMApp"].invalid) == (end, 0)
-
-
-@pytest.mark.parametrize("event", ["ATTEMPT_UNREGISTERED", "ATTEMPT_FINISHED"])
-def test_attempt_that_is_faster_than_the_kill_finishes(workshop: Workshop, event: str) -> None:
-    app = workshop.app("KILLING")
-
-    for each in [event, "APP_UPDATE_SAVED", "ATTEMPT_FINISHED"]:
-        if app.state is not RMAppState.FINISHED:
-            send(app, each)
-
-    assert app.state is RMAppState.FINISHED
-
-
-@pytest.mark.parametrize("then", ["ATTEMPT_FINISHED", "APP_UPDATE_SAVED"])
-def test_application_that_unregistered_finishes_whatever_comes_first(workshop: Workshop, then: str) -> None:
-    """The end of the attempt, or the answer of the store."""
-    app = workshop.app("RUNNING")
-    send(app, "ATTEMPT_UNREGISTERED")
-    workshop.posted.events.clear()
-    other = ({"ATTEMPT_FINISHED", "APP_UPDATE_SAVED"} - {then}).pop()
-
-    for event in (then, other):
-        send(app, event)
-
-    assert app.state is RMAppState.FINISHED
-    assert workshop.posted.news() == ["Scheduler APP_REMOVED", "RMAppManager APP_COMPLETED"]
-
-
-@pytest.mark.parametrize(("event", "final"), [("KILL", "KILLED"), ("APP_REJECTED", "FAILED")])
-def test_attempt_that_finishes_late_does_not_change_another_outcome(workshop: Workshop, event: str, final: str) -> None:
-    app = workshop.app("SUBMITTED")
-
-    for each in (event, "ATTEMPT_FINISHED", "APP_UPDATE_SAVED"):
-        send(app, each)
-
-    assert app.state.name == final
-
-
-def test_diagnostics_of_the_end_are_stored_and_kept_once(workshop: Workshop) -> None:
-    """A master's diagnostics arrive when it unregisters, and again when its attempt ends."""
-    app = workshop.app("RUNNING")
-
-    send(app, "ATTEMPT_UNREGISTERED", diagnostics="all done")
-    stored = workshop.posted.events[0].state
-    for event in ("APP_UPDATE_SAVED", "ATTEMPT_FINISHED"):
-        send(app, event, diagnostics="all done")
-
-    assert (stored.diagnostics, app.diagnostics) == ("all done", ["all done"])
-
-
-@pytest.mark.parametrize(
-    ("state", "event", "end"),
-    [("NEW", "APP_REJECTED", "FAILED"), ("NEW_SAVING", "APP_SAVE_FAILED", "FAILED"), ("SUBMITTED", "KILL", "KILLED")],
-)
-def test_reason_for_the_end_is_kept(workshop: Workshop, state: str, event: str, end: str) -> None:
-    app = workshop.app(state)
-
-    send(app, event, diagnostics="because")
-    if app.state is RMAppState.FINAL_SAVING:
-        send(app, "APP_UPDATE_SAVED", diagnostics="stored")
-
-    assert (app.state.name, app.diagnostics) == (end, ["because"])
-
-
-def test_first_launch_and_first_end_set_their_times(workshop: Workshop) -> None:
-    app = workshop.app("ACCEPTED")
-    events = ["ATTEMPT_LAUNCHED", "ATTEMPT_LAUNCHED", "ATTEMPT_REGISTERED", "ATTEMPT_UNREGISTERED"]
-
-    for event in [*events, "APP_UPDATE_SAVED", "ATTEMPT_FINISHED"]:
-        workshop.clock.advance(10)
-        send(app, event)
-
-    assert (app.start_ms, app.launch_ms, app.finish_ms) == (0, 10, 40)
-
-
-@pytest.mark.parametrize(("state", "event"), [("NEW", "KILL"), ("RUNNING", "ATTEMPT_FINISHED")])
-def test_application_that_ends_without_a_write_notes_the_time(workshop: Workshop, state: str, event: str) -> None:
-    app = workshop.app(state)
-    workshop.clock.advance(10)
-
-    send(app, event)
-
-    assert app.finish_ms == 10
-
-
-def test_end_that_is_not_stored_is_not_reported(workshop: Workshop) -> None:
-    app = workshop.app("RUNNING")
-    reported = []
-
-    for event in ("KILL", "ATTEMPT_KILLED", "APP_UPDATE_SAVED"):
-        send(app, event)
-        reported.append(app.reported_state.name)
-
-    assert reported == ["RUNNING", "RUNNING", "KILLED"]
+    assert [(event.entity, event.about) for event in clean_ups] == [
+        ("node1:45454", app.entity),
+        ("node2:45454", app.entity),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ContainerStatus, RMAppAttempt, RMAppAttemptState
+from statemachines.resourcemanager import ContainerStatus, RMAppAttempt
 from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData
 
 from ..builders import MASTER, TASK, Case, Workshop, case_id, causes_of_final_saving, declared, send, targets
@@ -174,17 +174,3 @@ def test_final_state_is_stored_and_then_taken(workshop: Workshop, state: str, ev
 
 def test_all_arcs_that_store_a_final_state_have_an_outcome() -> None:
     assert set(OUTCOMES) == causes_of_final_saving("RMAppAttempt")
-
-
-@pytest.mark.parametrize("state", [state.name for state in RMAppAttemptState])
-def test_kill_in_any_state_leads_to_the_end_that_is_due(workshop: Workshop, state: str) -> None:
-    attempt = workshop.attempt(state)
-    ends = {"FINISHING": "FINISHED", "FINISHED": "FINISHED", "FAILED": "FAILED"}
-
-    send(attempt, "KILL")
-    if attempt.state is RMAppAttemptState.FINAL_SAVING:
-        send(attempt, "ATTEMPT_UPDATE_SAVED")
-    elif attempt.state is RMAppAttemptState.FINISHING:
-        send(attempt, "CONTAINER_FINISHED")
-
-    assert (attempt.state.name, workshop.recorder.machines["RMAppAttempt"].invalid) == (ends.get(state, "KILLED"), 0)

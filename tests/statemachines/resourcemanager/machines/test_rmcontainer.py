@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, R
 from statemachines.resourcemanager.machines.entity import EntityEventHandler
 from statemachines.resourcemanager.records.resource import named
 
-from ..builders import NODE, TASK, Case, Workshop, case_id, declared, event_for, targets
+from ....kit.scenarios import play
+from ..builders import NODE, TASK, Case, Workshop, case_id, declared, event_for, send, targets
+from .stage import MachineStage
 
 BOOKED = Resource(1024, 1000)  # the size of the workshop's containers
 LARGER = Resource(2048, 2000)
@@ -91,47 +94,114 @@ def test_all_arcs_of_the_table_have_a_case() -> None:
     assert targets(CASES) == declared("RMContainer")
 
 
-# -- what others hear -------------------------------------------------------------------------------------------------
+# -- what it keeps, and what others hear ------------------------------------------------------------------------------
+
+ATTEMPT, APP = "appattempt_0_0001_000001", "application_0_0001"
+EXPIRES = "in_container_allocation_expirer"
+BECOMES = "NM_DONE_CHANGE_RESOURCE resource="
+
+SCENARIOS = {
+    "the attempt hears of the end with status and node": (
+        f"container RUNNING | FINISHED status=TASK:3 -> CONTAINER_FINISHED.entity {ATTEMPT}"
+        f"; CONTAINER_FINISHED.node {NODE}"
+        "; CONTAINER_FINISHED.status.exit_status 3"
+    ),
+    # An attempt that waited for its master's container took the end of any container for the master's.
+    "the first attempt hears of the end of a container that another has taken over": (
+        f"container RUNNING | set attempt=appattempt_0_0001_000002 | FINISHED -> CONTAINER_FINISHED.entity {ATTEMPT}"
+    ),
+    "the node is told to stop the container": (
+        f"container RUNNING | KILL -> CLEANUP_CONTAINER.entity {NODE} ; CLEANUP_CONTAINER.about {TASK}"
+    ),
+    "the application hears of the node that it uses": (
+        f"container ALLOCATED | ACQUIRED -> APP_RUNNING_ON_NODE.entity {APP} ; APP_RUNNING_ON_NODE.node {NODE}"
+    ),
+    "the application hears of the node of a recovered container": (
+        f"container NEW | RECOVER -> APP_RUNNING_ON_NODE.entity {APP} ; APP_RUNNING_ON_NODE.node {NODE}"
+    ),
+    "the attempt is charged for a container that ran": "container RUNNING | +3000 | FINISHED -> charged 3072 3 0",
+    "the attempt is charged for a container that expired": "container ALLOCATED | +3000 | EXPIRE -> charged 3072 3 0",
+    "the attempt is charged for a container that was killed": "container ACQUIRED | +3000 | KILL -> charged 3072 3 0",
+    "the attempt is not charged for a reservation": "container RESERVED | +3000 | KILL -> charged 0 0 0",
+    "a preemption is counted": f"container RUNNING | KILL status=TASK:{EXIT_PREEMPTED} -> charged 0 0 1",
+    "a container of an attempt that is forgotten ends all the same": (
+        "container RUNNING | forget | KILL -> state KILLED ; posted CLEANUP_CONTAINER CONTAINER_FINISHED"
+    ),
+    "the end is kept with its time": (
+        f"+1000 | container RUNNING | +500 | KILL status=TASK:{EXIT_ABORTED}"
+        f"-> entity.created_ms 1000 ; entity.finish_ms 1500 ; entity.status.exit_status {EXIT_ABORTED}"
+    ),
+    **{
+        f"a reservation is kept at {state}": (
+            f"container {state} | RESERVED resource=2048x2000 -> entity.reserved_resource 2048x2000"
+        )
+        for state in ("NEW", "RESERVED", "RUNNING")
+    },
+    "an acquired container that is not launched expires": (
+        "container ALLOCATED | ACQUIRED | +600000 | expire -> posted CONTAINER_EXPIRED"
+        f"; CONTAINER_EXPIRED.entity {TASK}"
+    ),
+    **{
+        f"a container expires no more after {event}": (
+            f"container ALLOCATED | ACQUIRED -> {EXPIRES} True | {event} -> {EXPIRES} False"
+        )
+        for event in ("RELEASED", "EXPIRE", "KILL")
+    },
+    "an increase expires": f"container RUNNING | resize to=2048x2000 -> {EXPIRES} True",
+    "an increase of one type expires": f"container RUNNING | resize to=2048x500 -> {EXPIRES} True",
+    "a decrease does not expire": f"container RUNNING | resize to=512x500 -> {EXPIRES} False",
+    "the same size does not expire": f"container RUNNING | resize to=1024x1000 -> {EXPIRES} False",
+    "a node that has the booked size confirms it": (
+        f"container RUNNING | resize to=2048x2000 | {BECOMES}2048x2000 -> entity.last_confirmed 2048x2000 ; posted"
+        f"; {EXPIRES} False"
+    ),
+    "a node that has more is told to shrink it": (
+        f"container RUNNING | resize to=2048x2000 | book to=1024x1000 | {BECOMES}2048x2000"
+        f"-> UPDATE_CONTAINER.entity {NODE}"
+        f"; UPDATE_CONTAINER.about {TASK} 1024x1000 ; entity.last_confirmed 1024x1000 ; {EXPIRES} False"
+    ),
+    "a node that has less confirms that, and it may still expire": (
+        f"container RUNNING | resize to=2048x2000 | {BECOMES}1536x1500 -> entity.last_confirmed 1536x1500 ; posted"
+        f"; {EXPIRES} True"
+    ),
+    "a node that has less than was confirmed changes nothing": (
+        f"container RUNNING | resize to=2048x2000 | {BECOMES}512x500 -> entity.last_confirmed 1024x1000 ; posted"
+        f"; {EXPIRES} True"
+    ),
+    "a container of a size that was never asked for is stopped": (
+        f"container RUNNING | resize to=2048x2000 | {BECOMES}4096x500"
+        f"-> posted CLEANUP_CONTAINER ; CLEANUP_CONTAINER.about {TASK} ; entity.last_confirmed 1024x1000"
+    ),
+}  # fmt: skip
 
 
-def test_attempt_is_notified_of_the_end_with_status_and_node(workshop: Workshop) -> None:
-    container = workshop.container("RUNNING")
-    event = event_for(container, "FINISHED")
+class ContainerStage(MachineStage):
+    def do_book(self, to: Resource) -> None:
+        """As the scheduler does."""
+        self.entity.request = self.entity.request._replace(resource=to)
 
-    container.handle(event)
+    def do_resize(self, to: Resource) -> None:
+        """The scheduler books it, and the master acquires it."""
+        self.do_book(to)
+        send(self.entity, "ACQUIRE_UPDATED_CONTAINER", resource=to)
 
-    (finished,) = workshop.posted.events
-    assert (finished.entity, finished.status, finished.node) == (container.attempt, event.status, NODE)
+    def do_forget(self) -> None:
+        self.workshop.context.attempts.clear()
 
+    def do_expire(self) -> None:
+        self.workshop.context.container_allocation_expirer.expire_due()
 
-def test_first_attempt_is_notified_of_the_end_of_a_container_that_another_has_taken_over(workshop: Workshop) -> None:
-    """An attempt that waited for its master's container took the end of any container for the master's."""
-    container = workshop.container("RUNNING")
-    container.attempt = "appattempt_0_0001_000002"
-
-    container.handle(event_for(container, "FINISHED"))
-
-    (finished,) = workshop.posted.events
-    assert finished.entity == "appattempt_0_0001_000001"
-
-
-def test_node_is_ordered_to_stop_the_container(workshop: Workshop) -> None:
-    container = workshop.container("RUNNING")
-
-    container.handle(event_for(container, "KILL"))
-
-    clean_up = workshop.posted.events[0]
-    assert (clean_up.entity, clean_up.about) == (NODE, TASK)
+    def look(self, what: str) -> Iterable[object]:
+        if what != "charged":
+            return super().look(what)
+        attempt = self.workshop.context.attempts[self.entity.attempt]
+        used = attempt.usage.memory_mb_seconds, attempt.usage.vcore_seconds, attempt.preempted.count
+        return map(int, used)
 
 
-@pytest.mark.parametrize(("state", "event"), [("ALLOCATED", "ACQUIRED"), ("NEW", "RECOVER")])
-def test_application_is_notified_of_the_node_that_it_uses(workshop: Workshop, state: str, event: str) -> None:
-    container = workshop.container(state)
-
-    container.handle(event_for(container, event))
-
-    (running,) = workshop.posted.events
-    assert (running.entity, running.node) == (container.application, NODE)
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_container(script: str) -> None:
+    play(ContainerStage(), script)
 
 
 def test_event_for_an_ended_container_is_dropped(workshop: Workshop) -> None:
@@ -144,164 +214,14 @@ def test_event_for_an_ended_container_is_dropped(workshop: Workshop) -> None:
     assert (container.state.name, workshop.posted.news()) == ("COMPLETED", list(ENDED))
 
 
-# -- what it keeps ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("state", "event", "is_used"),
-    [
-        ("RUNNING", "FINISHED", True),
-        ("ALLOCATED", "EXPIRE", True),
-        ("ACQUIRED", "KILL", True),
-        ("RESERVED", "KILL", False),
-    ],
-)
-def test_attempt_is_charged_for_the_size_of_the_container(
-    workshop: Workshop, state: str, event: str, is_used: bool
-) -> None:
-    container = workshop.container(state)
-    attempt = workshop.context.attempts[container.attempt]
-    workshop.clock.advance(3000)
-
-    container.handle(event_for(container, event))
-
-    usage = attempt.usage
-    charged = (usage.memory_mb_seconds, usage.vcore_seconds, attempt.preempted.count)
-    assert charged == ((3 * 1024, 3, 0) if is_used else (0, 0, 0))
-
-
-def test_preemption_is_counted(workshop: Workshop) -> None:
-    container = workshop.container("RUNNING")
-
-    container.handle(event_for(container, "KILL", status=ContainerStatus(TASK, EXIT_PREEMPTED)))
-
-    assert workshop.context.attempts[container.attempt].preempted.count == 1
-
-
-def test_container_of_an_attempt_that_is_forgotten_ends_all_the_same(workshop: Workshop) -> None:
-    container = workshop.container("RUNNING")
-    workshop.context.attempts.clear()
-
-    container.handle(event_for(container, "KILL"))
-
-    assert (container.state.name, workshop.posted.news()) == ("KILLED", list(STOP))
-
-
-def test_end_is_kept_with_its_time(workshop: Workshop) -> None:
-    workshop.clock.advance(1000)
-    container = workshop.container("RUNNING")
-    workshop.clock.advance(500)
-
-    container.handle(event_for(container, "KILL", status=ContainerStatus(TASK, EXIT_ABORTED, "why")))
-
-    assert (container.created_ms, container.finish_ms) == (1000, 1500)
-    assert container.status == ContainerStatus(TASK, EXIT_ABORTED, "why")
-
-
-@pytest.mark.parametrize("state", ["NEW", "RESERVED", "RUNNING"])
-def test_reservation_is_kept(workshop: Workshop, state: str) -> None:
-    container = workshop.container(state)
-
-    container.handle(event_for(container, "RESERVED", resource=LARGER))
-
-    assert container.reserved_resource == LARGER
-
-
-# -- expiry -----------------------------------------------------------------------------------------------------------
-
-
-def test_acquired_container_that_is_not_launched_expires(workshop: Workshop) -> None:
-    container = workshop.container("ALLOCATED")
-    expirer = workshop.context.container_allocation_expirer
-    container.handle(event_for(container, "ACQUIRED"))
-    workshop.posted.events.clear()
-
-    workshop.clock.advance(600_000)
-    expirer.expire_due()
-
-    (expired,) = workshop.posted.events
-    assert (workshop.posted.news(), expired.entity) == (["Scheduler CONTAINER_EXPIRED"], TASK)
-
-
-@pytest.mark.parametrize("event", ["RELEASED", "EXPIRE", "KILL"])
-def test_container_that_is_stopped_expires_no_more(workshop: Workshop, event: str) -> None:
-    container = workshop.container("ALLOCATED")
-    container.handle(event_for(container, "ACQUIRED"))
-
-    container.handle(event_for(container, event))
-
-    assert TASK not in workshop.context.container_allocation_expirer
-
-
-# -- another size -----------------------------------------------------------------------------------------------------
-
-
-def resized(workshop: Workshop, to: Resource) -> RMContainer:
-    """A running container with another size booked by the scheduler, and acquired by its master."""
-    container = workshop.container("RUNNING")
-    container.request = container.request._replace(resource=to)
-    container.handle(event_for(container, "ACQUIRE_UPDATED_CONTAINER", resource=to))
-    return container
-
-
-@pytest.mark.parametrize(("size", "expires"), [(LARGER, True), (WARPED, True), (SMALLER, False), (BOOKED, False)])
-def test_only_what_is_an_increase_expires(workshop: Workshop, size: Resource, expires: bool) -> None:
-    resized(workshop, size)
-
-    assert (TASK in workshop.context.container_allocation_expirer) is expires
-
-
 @pytest.mark.parametrize("larger", [Resource(1024, 1000, gpus=1), Resource(1024, 1000, others=named({"fpga": 1}))])
-def test_more_of_any_type_is_an_increase(workshop: Workshop, larger: Resource) -> None:
-    resized(workshop, larger)
+def test_more_of_any_type_is_an_increase(larger: Resource) -> None:
+    stage = ContainerStage()
+    stage.play("container", "RUNNING")
 
-    assert TASK in workshop.context.container_allocation_expirer
+    stage.do_resize(larger)
 
-
-def report(container: RMContainer, on_node: Resource) -> None:
-    container.handle(event_for(container, "NM_DONE_CHANGE_RESOURCE", resource=on_node))
-
-
-def test_node_that_has_the_booked_size_confirms_it(workshop: Workshop) -> None:
-    container = resized(workshop, LARGER)
-
-    report(container, LARGER)
-
-    assert (container.last_confirmed, workshop.posted.events) == (LARGER, [])
-    assert TASK not in workshop.context.container_allocation_expirer
-
-
-def test_node_that_has_more_is_told_to_shrink_it(workshop: Workshop) -> None:
-    container = resized(workshop, LARGER)
-    container.request = container.request._replace(resource=BOOKED)  # the increase has been taken back
-
-    report(container, LARGER)
-
-    (update,) = workshop.posted.events
-    assert (update.entity, update.about, container.last_confirmed) == (NODE, (TASK, BOOKED), BOOKED)
-    assert TASK not in workshop.context.container_allocation_expirer
-
-
-@pytest.mark.parametrize(("on_node", "confirmed"), [(Resource(1536, 1500), Resource(1536, 1500)), (SMALLER, BOOKED)])
-def test_node_that_has_less_confirms_the_larger_and_may_still_expire(
-    workshop: Workshop, on_node: Resource, confirmed: Resource
-) -> None:
-    container = resized(workshop, LARGER)
-
-    report(container, on_node)
-
-    assert (container.last_confirmed, workshop.posted.events) == (confirmed, [])
-    assert TASK in workshop.context.container_allocation_expirer
-
-
-def test_container_of_a_size_that_was_never_asked_for_is_stopped(workshop: Workshop) -> None:
-    container = resized(workshop, LARGER)
-
-    report(container, Resource(4096, 500))
-
-    (clean_up,) = workshop.posted.events
-    assert (workshop.posted.news(), clean_up.about) == (["RMNode CLEANUP_CONTAINER"], TASK)
-    assert container.last_confirmed == BOOKED
+    assert list(stage.look(EXPIRES)) == [True]
 
 
 # -- the journal ------------------------------------------------------------------------------------------------------
