@@ -19,7 +19,7 @@ from statemachines.resourcemanager.statestore import sqlite
 from statemachines.resourcemanager.statestore.database import StateDatabase, Write
 from statemachines.resourcemanager.statestore.store import RMStateStoreState
 
-from ....kit import no_thread_is_left, until
+from ....kit import no_thread_is_left, tries, until
 from ..stores import (
     TIMEOUT_S,
     Owner,
@@ -278,7 +278,7 @@ def log_of_a_life(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(data=st.data())
 def test_power_cut_leaves_the_state_after_some_commit(log_of_a_life: Path, data: st.DataObject) -> None:
     """Whatever of the log has reached the disk, up to some byte: no commit is half there, and the first ones stay."""
