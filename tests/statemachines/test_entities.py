@@ -168,13 +168,6 @@ def test_an_entity_is_forgotten_in_a_state_in_which_it_ends() -> None:
     assert recorder.machines["Order"].kept_entities() == {"NEW": 0, "PLACED": 0, "PAID": 0, "DELIVERED": 0}
 
 
-def test_an_id_may_be_used_again_once_its_entity_has_ended() -> None:
-    entities = orders()
-    send(entities, "order_1", E.PLACED, E.PAID, E.DELIVERED)
-
-    assert send(entities, "order_1", E.PLACED) == [S.PLACED]
-
-
 def test_ends_that_the_recorder_knows_as_well_leave_nothing_behind() -> None:
     """The recorder heard twice of each entity that had ended, and kept the second one until it was read."""
     recorder = TransitionRecorder(ends={"Order": {S.DELIVERED}})

@@ -55,16 +55,6 @@ def test_data_comes_back_after_a_kill(path: Path, tmp_path: Path) -> None:
         assert (fleet.data("d2"), fleet.failed()) == (DeviceData(), 0)
 
 
-@pytest.mark.parametrize("every", [1, 100])
-def test_data_comes_back_from_snapshots_and_rows(path: Path, every: int) -> None:
-    for run in range(3):
-        with running(path, snapshot_transitions=every) as fleet:
-            assert fleet.data("d1") == (DeviceData(run, list(range(run))) if run else None)
-            if not run:
-                fleet.send("d1", E.CONNECTED)
-            fleet.send("d1", E.MEASURED, run)
-
-
 def test_only_a_transition_that_changed_the_data_writes_it(path: Path) -> None:
     factory = DEVICES.add_transition(S.ONLINE, S.ONLINE, E.CONNECTED)
     with running(path, factory=factory) as fleet:
@@ -74,17 +64,6 @@ def test_only_a_transition_that_changed_the_data_writes_it(path: Path) -> None:
         fleet.send("d1", E.CONNECTED)
 
     assert fields_in(path) == [{"measured": 0, "values": []}, None, {"measured": 1, "values": [5]}, None]
-
-
-def test_an_ended_entity_leaves_no_data_to_the_next_one_of_its_id(path: Path) -> None:
-    with running(path) as fleet:
-        fleet.send("d1", E.CONNECTED)
-        fleet.send("d1", E.MEASURED, 1)
-        fleet.send("d1", E.REMOVED)
-        fleet.send("d1", E.CONNECTED)
-
-    with running(path) as fleet:
-        assert fleet.data("d1") == DeviceData()
 
 
 def test_data_of_a_journal_without_any_is_what_make_sets(path: Path) -> None:
@@ -205,19 +184,6 @@ def test_data_that_the_journal_cannot_keep_fails_the_event_and_leaves_state_and_
     assert device.data == DeviceData(2, [1, 2])
 
 
-def test_a_hook_that_raises_leaves_the_data_as_it_was() -> None:
-    entities = in_memory()
-    send(entities, E.CONNECTED)
-    send(entities, E.MEASURED, 1)
-
-    with pytest.raises(RuntimeError, match="broken"):
-        send(entities, E.BROKE)
-
-    device = entities.get("d1")
-    assert device is not None
-    assert (device.data, entities.state("d1")) == (DeviceData(1, [1]), S.ONLINE)
-
-
 def test_an_entity_whose_first_transition_fails_is_not_kept() -> None:
     entities = in_memory()
 
@@ -226,16 +192,6 @@ def test_an_entity_whose_first_transition_fails_is_not_kept() -> None:
 
     assert list(entities) == []
     assert send(entities, E.CONNECTED) is S.ONLINE
-
-
-def test_a_failed_event_writes_no_data(path: Path) -> None:
-    with running(path) as fleet:
-        fleet.send("d1", E.CONNECTED)
-        fleet.send("d1", E.MEASURED, 1, "not a number", 2)
-        failed = fleet.failed()
-
-    with running(path) as fleet:
-        assert (failed, fleet.data("d1")) == (1, DeviceData(2, [1, 2]))
 
 
 # -- declarations ----------------------------------------------------------------------------------------------------

@@ -77,14 +77,6 @@ def test_an_event_that_stays_in_the_state_leaves_its_timeout_and_one_that_reente
     assert states == [(S.SILENT, S.SILENT), (S.ONLINE, S.SILENT)]
 
 
-def test_each_state_has_its_own_timeouts() -> None:
-    fleet = Inline(EXPIRING)
-    fleet.send(E.CONNECTED)
-
-    assert (fleet.state_after(30), fleet.state_after(59.9), fleet.state_after(0.1)) == (S.SILENT, S.SILENT, None)
-    assert dict(fleet.dispatcher.scheduled()) == {}
-
-
 def test_an_entity_that_begins_and_stays_in_its_first_state_has_its_timeout() -> None:
     factory = DEVICES.add_transition(S.NEW, S.NEW, E.MEASURED).add_transition(S.NEW, S.SILENT, E.TIMED_OUT)
     fleet = Inline(factory.timeout(S.NEW, 5, E.TIMED_OUT))
@@ -93,17 +85,6 @@ def test_an_entity_that_begins_and_stays_in_its_first_state_has_its_timeout() ->
     fleet.send(E.MEASURED)
 
     assert (fleet.state_after(1.9), fleet.state_after(0.1)) == (S.NEW, S.SILENT)
-
-
-def test_an_entity_whose_transition_fails_keeps_the_timeout_of_its_state() -> None:
-    fleet = Inline()
-    fleet.send(E.CONNECTED)
-    fleet.clock.advance(20_000)
-
-    with pytest.raises(RuntimeError, match="broken"):
-        fleet.devices.handle(DeviceEvent(E.BROKE, "d1"))
-
-    assert (fleet.state_after(9.9), fleet.state_after(0.1)) == (S.ONLINE, S.SILENT)
 
 
 def test_an_event_of_a_timeout_that_cannot_be_made_fails_the_transition_into_the_state() -> None:
@@ -195,18 +176,6 @@ def test_a_timeout_goes_on_with_its_remaining_time_after_a_kill(path: Path, tmp_
         before = fleet.devices.state("d1")
         fleet.advance(0.1)
         assert (before, fleet.devices.state("d1"), fleet.failed()) == (S.ONLINE, S.SILENT, 0)
-
-
-def test_a_state_that_is_left_after_a_restart_ends_the_timeout_of_the_run_before(path: Path) -> None:
-    factory = TIMED.add_transition(S.ONLINE, S.SILENT, E.BROKE)
-    with running(path, factory=factory) as fleet:
-        fleet.send("d1", E.CONNECTED)
-
-    with running(path, factory=factory) as fleet:
-        fleet.send("d1", E.BROKE)
-        assert dict(fleet.dispatcher.scheduled()) == {}
-        fleet.advance(100)
-        assert (fleet.devices.state("d1"), fleet.failed()) == (S.SILENT, 0)
 
 
 def test_a_timeout_that_came_while_nothing_ran_is_handled_at_the_start(path: Path) -> None:

@@ -497,10 +497,10 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     """A part of the sample workload, with ended applications forgotten early."""
     path = tmp_path_factory.mktemp("sample") / "journal"
     sample = read_workload(SAMPLE)
-    part = replace(sample, applications=tuple(islice(sample.applications, 100)))
+    part = replace(sample, applications=tuple(islice(sample.applications, 50)))
     replay = Replay(part, config(max_completed_applications=50), journal_path=path)
     with pytest.MonkeyPatch.context() as patch:
-        witness = Witness(patch, frozenset(random.Random(6).sample(range(100, 31_000), 40)))
+        witness = Witness(patch, frozenset(random.Random(6).sample(range(100, 12_000), 40)))
         finish(replay)
     return Life(replay.manager, list(read_rows(path, TRANSITIONS)), witness)
 
@@ -510,11 +510,11 @@ def test_whole_journal_ends_in_the_states_that_the_daemon_had(life: Life) -> Non
 
     assert (travel.disagreements, travel.remarks) == (0, {})
     assert states(travel) == life.witness.states()
-    assert len(states(travel)) > 2_000
+    assert len(states(travel)) > 800
     context = life.manager.context
     kept: list[Entity] = [*context.apps.values(), *context.attempts.values(), *context.containers.values()]
     kept += [*context.nodes.values(), *context.inactive_nodes.values()]
-    assert len(kept) > 250
+    assert len(kept) > 150
     assert {(each.machine, each.entity): each.state.name for each in kept}.items() <= states(travel).items()
 
 

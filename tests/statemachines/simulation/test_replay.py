@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -357,27 +358,25 @@ def test_a_replay_is_done_once_however_often_its_thread_wakes_up() -> None:
 # -- the run itself ---------------------------------------------------------------------------------------------------
 
 
-def test_two_replays_make_the_same_journal_byte_for_byte(tmp_path: Path) -> None:
-    one, two = (replayed(mixed_workload(), tmp_path / name).content() for name in ("one", "two"))
-
-    assert one == two
-    assert min(text.count(b"\n") for text in one.values()) > 100
-
-
 @pytest.mark.long
-def test_journal_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+def test_two_replays_make_the_same_journal_byte_for_byte_whatever_the_hash_seed(tmp_path: Path) -> None:
     code = "import sys, pathlib, replays; replays.run(replays.mixed_workload(), pathlib.Path(sys.argv[1]))"
-    folder = str(Path(__file__).parent)
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "other"],
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)},
+        timeout=TIMEOUT_S,
+        check=True,
+    )
 
-    for seed in ("1", "2"):
-        subprocess.run(
-            [sys.executable, "-c", code, tmp_path / seed],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": folder},
-            timeout=TIMEOUT_S,
-            check=True,
-        )
+    one, two, other = (
+        replayed(mixed_workload(), tmp_path / "one").content(),
+        replayed(mixed_workload(), tmp_path / "two").content(),
+        Journal(tmp_path / "other").content(),
+    )
 
-    assert Journal(tmp_path / "1").content() == Journal(tmp_path / "2").content()
+    assert one == two == other
+    assert min(text.count(b"\n") for text in one.values()) > 100
 
 
 def test_progress_counts_events_and_containers() -> None:
@@ -446,9 +445,9 @@ def test_run_raises_the_error_that_stopped_the_handler_thread() -> None:
 @pytest.mark.long
 def test_health_has_no_warning_while_the_sample_is_replayed() -> None:
     """With the defaults of its thresholds. What 2,000 events bring, some 50 ms of a replay, counts as a second's."""
-    replay = Replay(
-        read_workload(CONFIG / "workloads" / "sample"), load_config(CONFIG / "replay.yaml", ResourceManagerConfig)
-    )
+    sample = read_workload(CONFIG / "workloads" / "sample")
+    part = replace(sample, applications=sample.applications[:200])
+    replay = Replay(part, load_config(CONFIG / "replay.yaml", ResourceManagerConfig))
     dispatcher, handled, warnings = replay.manager.dispatcher, itertools.count(1), set[str]()
     seconds = 0
 
@@ -473,5 +472,5 @@ def test_health_has_no_warning_while_the_sample_is_replayed() -> None:
 
     replay.run()
 
-    assert seconds > 30
+    assert seconds > 10
     assert warnings == set()
