@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Final
 
-_SHORTEST_S: Final = 0.000_05
-"""A wait long enough for another thread to take the interpreter."""
+_WAIT_S: Final = 0.000_05
+"""Long enough for another thread to take the interpreter."""
 
 
 class Pace:
-    """Calls `wait(seconds)` after every `piece_s` of the thread's processor time.
+    """Waits after every `piece_s` of the thread's processor time.
 
-    `share()` gives the length of the wait as a multiple of the time worked; even 0 lets other threads run. Used by one
-    thread, which calls `pause` after each small piece of its work.
+    Used by one thread, which calls `pause` after each small piece of its work.
     """
 
-    def __init__(
-        self,
-        piece_s: float,
-        share: Callable[[], float] = lambda: 0.0,
-        wait: Callable[[float], object] = time.sleep,
-    ) -> None:
+    def __init__(self, piece_s: float) -> None:
         self._piece_s = piece_s  # read only
-        self._share = share  # read only
-        self._wait = wait  # read only
         self._since_s = time.thread_time()  # of the last wait; that thread only
         self._look_at_s = time.perf_counter() + piece_s  # when to look at the processor time again; that thread only
         self.longest_s: float = 0.0  # that thread only
@@ -40,6 +31,6 @@ class Pace:
             self._look_at_s = now_s + self._piece_s - spent_s
             return
         self.longest_s = max(self.longest_s, spent_s)
-        self._wait(max(_SHORTEST_S, spent_s * self._share()))
+        time.sleep(_WAIT_S)
         self._since_s = time.thread_time()
         self._look_at_s = time.perf_counter() + self._piece_s
