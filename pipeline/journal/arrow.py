@@ -21,6 +21,9 @@ from dispatcher.journal.format.schema import Column, ColumnType, Table
 _TYPES: Final[dict[ColumnType, pa.DataType]] = {"long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 _NUMPY_TYPES: Final = {"B": "u1", "H": "<u2", "I": "<u4", "i": "<i4", "q": "<i8"}
 
+_BATCH_BYTES: Final = 1 << 25
+"""The most bytes of payloads in a batch of several frames."""
+
 Numbers = npt.NDArray[np.int64]
 Place = TypeVar("Place")
 
@@ -249,9 +252,7 @@ def join_frames(
     frames: Iterable[OpenedFrame[Place]],
     wanted: Sequence[tuple[Table, pa.Schema]],
     on_damage: Callable[[Header, Place, str], None],
-    *,
-    rows: int = 1 << 16,
-    payload_bytes: int = 1 << 25,
+    rows: int,
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
     """For some frames after the others, a batch of each wanted table: about `rows` rows, fewer if rows are large.
 
@@ -262,7 +263,7 @@ def join_frames(
     waiting_rows = waiting_bytes = 0
     for frame in frames:
         more = max(table.rows_in(frame.header) for table, _ in wanted)
-        if waiting and (waiting_rows + more > rows or waiting_bytes + frame.header.length > payload_bytes):
+        if waiting and (waiting_rows + more > rows or waiting_bytes + frame.header.length > _BATCH_BYTES):
             yield from _decoded(waiting, wanted, on_damage)
             waiting, waiting_rows, waiting_bytes = [], 0, 0
         waiting.append(frame)

@@ -156,9 +156,7 @@ def scan(
     Raises:
         JournalError: a file cannot be read.
     """
-    wanted = _Wanted([(table, schema)], conditions, report, report_gone or report)
-    frames = (frame for part in parts for frame in wanted.frames(part))
-    for (batch,) in join_frames(frames, [(table, schema)], wanted.tell_of_frame):
+    for (batch,) in scan_together(parts, [(table, schema)], report, report_gone, conditions=conditions):
         yield batch
 
 
@@ -168,18 +166,19 @@ def scan_together(
     report: Report,
     report_gone: Report | None = None,
     *,
+    conditions: Conditions | None = None,
     rows: int = 1 << 16,
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
     """Scan several tables at once: batches of the same frames, one for each table, of about `rows` rows.
 
     Each frame is read and checked once.
     """
-    of_both = _Wanted(wanted, Conditions(), report, report_gone or report)
-    frames = (frame for part in parts for frame in of_both.frames(part))
-    yield from join_frames(frames, wanted, of_both.tell_of_frame, rows=rows)
+    scanner = _Scanner(wanted, conditions or Conditions(), report, report_gone or report)
+    frames = (frame for part in parts for frame in scanner.frames(part))
+    yield from join_frames(frames, wanted, scanner.report_frame, rows)
 
 
-class _Wanted:
+class _Scanner:
     """Finds the frames that can hold matching rows of any of the tables, without decoding them.
 
     Without conditions, it checks every byte. Once it meets damage in a segment, it reports what a check of the whole
@@ -199,7 +198,7 @@ class _Wanted:
         self._report = report
         self._report_gone = report_gone
         self._fields: dict[Path, AcceptedFields] = {}  # of each journal
-        self._told: dict[JournalPart, set[int | None]] = {}  # offsets of what was reported of a part
+        self._reported: dict[JournalPart, set[int | None]] = {}  # offsets of what was reported of a part
 
     def frames(self, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
         segment = Path(part.segment)
@@ -233,7 +232,7 @@ class _Wanted:
             else:
                 position += found.length or 0
                 if not found.is_consequence:
-                    self.tell(part, problem_of(found))
+                    self.report(part, problem_of(found))
 
     def _opened(self, header: Header, frame: Frame, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
         place = FramePlace(part, frame.offset, frame.end - frame.offset)
@@ -250,18 +249,18 @@ class _Wanted:
             ValueError,
             IndexError,
         ) as error:  # the last two of columns that contradict each other
-            self.tell_of_frame(header, place, str(error))
+            self.report_frame(header, place, str(error))
             return
         yield opened
 
-    def tell_of_frame(self, header: Header, place: FramePlace, problem: str) -> None:
+    def report_frame(self, header: Header, place: FramePlace, problem: str) -> None:
         """Report a frame that cannot be decoded, although it passed its checksum."""
         name = Path(place.part.segment).name
         line = f"{name}, frame {header.number}: {problem}"
         lost = header.events, header.transitions
-        self.tell(place.part, Problem(name, place.offset, place.length, line, *lost))
+        self.report(place.part, Problem(name, place.offset, place.length, line, *lost))
 
-    def tell(self, part: JournalPart, seen: Problem) -> None:
+    def report(self, part: JournalPart, seen: Problem) -> None:
         """Report all problems in the part of the segment, once, and the one that was seen if it is not among them.
 
         Does nothing if it was seen in another part.
@@ -269,10 +268,10 @@ class _Wanted:
         if not part.holds(seen):
             return
         problems = [seen]
-        if part not in self._told:
-            self._told[part] = set()
+        if part not in self._reported:
+            self._reported[part] = set()
             problems = [*filter(part.holds, segment_problems(Path(part.segment))), seen]
         for problem in problems:
-            if problem.offset not in self._told[part]:
-                self._told[part].add(problem.offset)
+            if problem.offset not in self._reported[part]:
+                self._reported[part].add(problem.offset)
                 self._report(part.named(problem))
