@@ -19,10 +19,9 @@ from dispatcher.journal import EVENTS, entity_history, read_rows, tail
 from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, ROWS
-from dispatcher.journal.format.segments import segment_path, segments
 from dispatcher.ops.journals import ScanDeadline, WantedEvents, tail_rows
 
-from .conftest import Job, JobEvent, Posted, flip, frames_of, write_event
+from ...kit.journals import Job, JobEvent, Posted, flip, frames_of, segment_path, segments, write_event, write_frames
 
 
 def line(number: int) -> bytes:
@@ -116,8 +115,7 @@ def test_fields_that_the_journal_has_no_longer_are_missing(journal: Path) -> Non
         if number % 2:
             writer.flush()
             writer.roll()
-        write_event(writer, accepted_seq=seq)
-        writer.flush()
+        write_frames(writer, accepted_seq=seq)
     writer.close()
     whole = [row["payload"] for row in read_rows(journal, EVENTS)]
     assert whole == [f'{{"number":{number}}}' for number in range(4)]

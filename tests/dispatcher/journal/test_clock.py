@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalWriter
 from dispatcher.dispatching import journaled
 from dispatcher.journal import EVENTS, read_rows, verify
-from dispatcher.journal.format.segments import read_summary, segments
 
 from ...kit import TIMEOUT_S, Numbered, Work
+from ...kit.journals import read_summary, segments
 
 pytestmark = pytest.mark.long
 

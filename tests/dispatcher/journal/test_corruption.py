@@ -18,7 +18,7 @@ from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.segments import open_segments, segment_number, segments
 
 from ...kit import tries
-from .conftest import JobEvent, after_a_crash, write_event
+from ...kit.journals import JobEvent, after_a_crash, write_event, write_frames
 
 SEED = 20260601
 CORRUPTIONS = tries(200)
@@ -82,8 +82,7 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     after_a_crash(folder / "written", folder / "crashed")
     crashed.close()
     retained = make(folder / "retained", write)
-    write_event(retained, accepted_seq=ACCEPTED)
-    retained.flush()
+    write_frames(retained, accepted_seq=ACCEPTED)
     size = sum(path.stat().st_size for path in segments(retained.path)) + retained.log._segment.size
     retained.log.config = retained.config.model_copy(update={"retention_bytes": size})
     retained.close()

@@ -19,7 +19,7 @@ from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.files import FileLock
 
 from ...kit import TIMEOUT_S, no_thread_is_left, until
-from .conftest import Job, Posted, after_a_crash, write_event
+from ...kit.journals import Job, Posted, after_a_crash, write_event, write_frames
 
 pytestmark = pytest.mark.long
 
@@ -39,8 +39,7 @@ def leave(_: JournalWriter) -> None: ...
 
 
 def write(writer: JournalWriter) -> None:
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
 
 
 def leave_rows(writer: JournalWriter) -> None:

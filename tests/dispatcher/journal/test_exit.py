@@ -16,7 +16,7 @@ from dispatcher.journal import EVENTS, read_rows, recover
 
 from ...kit import TIMEOUT_S, Other
 from ...kit.coroutines import running_loop
-from .conftest import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash
 
 
 @dataclass

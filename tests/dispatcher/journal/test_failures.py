@@ -28,13 +28,10 @@ from dispatcher import (
 from dispatcher.journal import recover, verify
 from dispatcher.journal.format import segments as segments_module
 from dispatcher.journal.format.frames import Damage, FrameReader
-from dispatcher.journal.format.segments import open_segments
 from dispatcher.queue.flags import RUNNING
 
 from ...kit import TIMEOUT_S, Gate, until
-from .conftest import Job, Posted, files, seqs, write_event
-
-Open = Callable[..., JournalWriter]
+from ...kit.journals import Job, Open, Posted, files, open_segments, seqs, write_event, write_frames
 
 
 def full_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -64,8 +61,7 @@ def test_a_frame_for_which_there_is_no_room_is_cut_off(
     writer = open_writer()
     reported: list[JournalError] = []
     writer.attach(on_failure=reported.append)
-    write_event(writer, transitions=1)
-    writer.flush()
+    write_frames(writer, transitions=1)
     size = open_segments(journal)[0].stat().st_size
     write_event(writer, transitions=1)
     with monkeypatch.context() as disk:
@@ -102,17 +98,14 @@ def test_under_continue_the_failure_is_reported_once_and_later_calls_do_nothing(
     writer = open_writer(failure_policy="continue")
     reported: list[JournalError] = []
     writer.attach(on_failure=reported.append)
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     with monkeypatch.context() as disk:
         full_after(disk, 10)
-        write_event(writer)
-        writer.flush()
+        write_frames(writer)
 
     for _ in range(3):
         before_ns = writer.flush_due_ns
-        write_event(writer)
-        writer.flush()
+        write_frames(writer)
         assert writer.rows == []
         assert writer.flush_due_ns > before_ns  # otherwise each event would be followed by a flush
     writer.roll()
@@ -129,8 +122,7 @@ def test_under_continue_the_failure_is_reported_once_and_later_calls_do_nothing(
 
 def roll_and_write(writer: JournalWriter) -> None:
     writer.roll()
-    write_event(writer, transitions=9)
-    writer.flush()
+    write_frames(writer, transitions=9)
 
 
 @pytest.mark.parametrize("step", ["END", "rename", "next segment", "manifest"])
@@ -138,8 +130,7 @@ def test_a_segment_that_cannot_be_closed_loses_nothing(
     open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     writer = open_writer()
-    write_event(writer, transitions=1)
-    writer.flush()
+    write_frames(writer, transitions=1)
     with monkeypatch.context() as disk:
         if step == "END":
             full_after(disk, 40)
@@ -170,8 +161,7 @@ def test_an_fsync_that_fails_is_a_failure(
         with pytest.raises(JournalError, match="the journal cannot be written: Input/output error"):
             writer.append_accepted(b"{}")
     else:
-        write_event(writer)
-        writer.flush()
+        write_frames(writer)
         until(lambda: writer.is_failed, "the keeper's fsync")
 
     monkeypatch.undo()
@@ -217,8 +207,7 @@ def test_a_folder_that_vanishes_is_noticed_with_the_next_frame(
     open_writer: Open, journal: Path, tmp_path: Path, moved: bool
 ) -> None:
     writer = open_writer()
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     if moved:
         journal.rename(tmp_path / "elsewhere")
         journal.mkdir()
@@ -293,11 +282,17 @@ def test_a_file_that_may_not_grow_holds_all_that_was_accepted(journal: Path) -> 
 # -- the dispatcher --------------------------------------------------------------------------------------------------
 
 
-def dispatcher_on(
-    journal: Path, handled: list[int], config: DispatcherConfig | None = None, **options: Any
+def started(
+    journal: Path,
+    handler: Callable[[Any], object],
+    *,
+    capacity: int | None = None,
+    key: Callable[[Any], Any] | None = None,
+    **options: Any,
 ) -> AsyncDispatcher:
+    config = DispatcherConfig(queue_capacity=capacity)
     dispatcher = AsyncDispatcher(config, journal=JournalWriter(journal, JournalConfig(**options)))
-    dispatcher.register(Job, lambda event: handled.append(event.number), events=Posted)
+    dispatcher.register(Job, handler, events=Posted, coalesce_by=key)
     dispatcher.init()
     dispatcher.start()
     return dispatcher
@@ -307,11 +302,7 @@ def dispatcher_on(
 def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
     journal: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    writer = JournalWriter(journal, JournalConfig(write_ahead=True, durability="sync"))
-    dispatcher = AsyncDispatcher(journal=writer)
-    dispatcher.register(Job, gate.handle, events=Posted)
-    dispatcher.init()
-    dispatcher.start()
+    dispatcher = started(journal, gate.handle, write_ahead=True, durability="sync")
     assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
     assert gate.entered.wait(TIMEOUT_S)
     with monkeypatch.context() as disk:
@@ -343,8 +334,6 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
     keyed: bool,
 ) -> None:
     """`handle` and `post_later` answered True although no event was journaled any more."""
-    config = JournalConfig(write_ahead=True, durability=durability, failure_policy="continue")
-    dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=1), journal=JournalWriter(journal, config))
     answers: list[bool] = []
 
     def handle(event: Any) -> None:
@@ -352,9 +341,8 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
         answers.append(dispatcher.event_handler.handle(Posted(Job.ENDED, 9)))
 
     key = (lambda event: event.number) if keyed else None
-    dispatcher.register(Job, handle, events=Posted, coalesce_by=key)
-    dispatcher.init()
-    dispatcher.start()
+    options = {"write_ahead": True, "durability": durability, "failure_policy": "continue"}
+    dispatcher = started(journal, handle, capacity=1, key=key, **options)
     assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
     assert gate.entered.wait(TIMEOUT_S)
     assert dispatcher.event_handler.handle(Posted(Job.STARTED, 2))
@@ -407,17 +395,13 @@ def test_refused_posts_keep_nothing_alive(journal: Path, monkeypatch: pytest.Mon
 def test_a_handler_that_posts_while_draining_without_a_journal_is_refused_for_the_journal(
     journal: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = JournalConfig(write_ahead=True, failure_policy="continue")
-    dispatcher = AsyncDispatcher(journal=JournalWriter(journal, config))
     answers: list[bool] = []
 
     def handle(event: Any) -> None:
         gate.handle(event)
         answers.append(dispatcher.event_handler.handle(Posted(Job.ENDED, 9)))
 
-    dispatcher.register(Job, handle, events=Posted)
-    dispatcher.init()
-    dispatcher.start()
+    dispatcher = started(journal, handle, write_ahead=True, failure_policy="continue")
     assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
     assert gate.entered.wait(TIMEOUT_S)
     stopping = threading.Thread(target=dispatcher.stop, daemon=True)
@@ -434,12 +418,12 @@ def test_a_handler_that_posts_while_draining_without_a_journal_is_refused_for_th
 def test_a_journal_that_fails_while_nothing_is_posted_stops_the_dispatcher(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handled: list[int] = []
-    dispatcher = dispatcher_on(journal, handled, durability="interval", sync_interval_ms=1)
+    handled: list[Posted] = []
+    dispatcher = started(journal, handled.append, durability="interval", sync_interval_ms=1)
     monkeypatch.setattr(segments_module.os, "fdatasync", fail)
     dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     assert "Input/output error" in str(dispatcher.failure_cause)
-    assert handled == [1]
+    assert [event.number for event in handled] == [1]

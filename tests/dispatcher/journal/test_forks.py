@@ -37,7 +37,7 @@ from dispatcher.util.files import FileLock
 
 from ...kit import TIMEOUT_S, Gate, until
 from ...kit.forked import forks, in_child
-from .conftest import Job, Posted, State, write_event
+from ...kit.journals import Job, Posted, State, write_event, write_frames
 
 pytestmark = [
     pytest.mark.long,
@@ -355,8 +355,7 @@ def test_a_fork_while_another_thread_opens_a_descriptor_leaves_no_copy_of_it(
     """A thread that has opened a file has not noted its descriptor yet."""
     writer = JournalWriter(tmp_path / "journal") if what == "segment" else None
     if writer is not None:
-        write_event(writer)
-        writer.flush()
+        write_frames(writer)
     opened, forked = threading.Event(), threading.Event()
     os_open = os.open
     opener: list[int] = []
@@ -441,8 +440,7 @@ def test_a_signal_handler_that_forks_amid_the_journals_work_and_returns_in_the_c
     """Signal handlers run during a call that waits for the disk. The child then goes on with what its parent was at."""
     config = JournalConfig(write_ahead=True, durability="sync")
     writer = JournalWriter(journal, config)
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     write_event(writer)
     uses: dict[str, Callable[[], Any]] = {"append": lambda: writer.append_accepted(b"{}"), "flush": writer.flush}
     uses |= {"roll": writer.roll, "close": writer.close}

@@ -11,16 +11,13 @@ import pytest
 from dispatcher import JournalError, JournalWriter
 from dispatcher.journal import group_commit, recover, turns
 from dispatcher.journal.format.frames import ACCEPTED
-from dispatcher.journal.format.segments import open_segments
 from dispatcher.journal.group_commit import GroupCommit
 from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, ReentrantAppendError
 from dispatcher.util import threads
 
 from ...kit import TIMEOUT_S, until
+from ...kit.journals import Open, frames_of, open_segments
 from ..stop import _baton
-from .conftest import frames_of
-
-Open = Callable[..., JournalWriter]
 
 
 class Later(LaterAppend):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
@@ -16,14 +16,11 @@ from hypothesis import strategies as st
 
 from dispatcher import JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, entity_history, read_rows, verify
-from dispatcher.journal.format.segments import segments
 from dispatcher.journal.history import EntityHistory, HistoryRow
 
 from ...journal_rows import begin, end
 from ...kit import TIMEOUT_S, tries
-from .conftest import flip
-
-Open = Callable[..., JournalWriter]
+from ...kit.journals import Open, flip, segments
 
 
 class State(Enum):

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,12 @@ from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import writer as writer_module
 from dispatcher.journal.format.frames import ROWS
-from dispatcher.journal.format.segments import segments
 from dispatcher.mailbox import MailboxExecutor
 
 from ...journal_rows import begin
 from ...kit import TIMEOUT_S, until
 from ...kit.coroutines import running_loop
-from .conftest import Job, State, frames_of, seqs, write_event
-
-Open = Callable[..., JournalWriter]
+from ...kit.journals import Job, Open, State, frames_of, segments, seqs, write_event, write_frames
 
 
 class Step(Enum):
@@ -58,8 +55,7 @@ def make_transition(writer: JournalWriter) -> None:
 
 def test_rows_are_written_without_the_transitions_of_the_event_in_hand(open_writer: Open, journal: Path) -> None:
     writer = open_writer()
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     write_event(writer, transitions=1)
     begin(writer, 3000)
     make_transition(writer)
@@ -212,8 +208,7 @@ def test_a_flush_waits_for_rows_that_are_being_written(
 ) -> None:
     """Under `sync`, they are on the disk on return."""
     writer = open_writer(durability="sync")
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     encoding = threading.Event()
     encode_rows = writer_module.encode_rows
 
@@ -241,8 +236,7 @@ def test_a_disk_that_fails_amid_a_handler_ends_the_journal(open_writer: Open, mo
     writer = open_writer()
     reported: list[JournalError] = []
     writer.attach(on_failure=reported.append)
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -262,8 +256,7 @@ def test_rows_that_cannot_be_encoded_are_left_to_the_handler_thread(
     open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = open_writer()
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     tried = threading.Event()
 
     def fail(*_: object, **options: object) -> None:

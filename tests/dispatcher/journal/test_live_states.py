@@ -6,8 +6,6 @@ import json
 import logging
 import tempfile
 import threading
-from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -27,40 +25,15 @@ from dispatcher.journal.read import frames_in
 
 from ...journal_rows import begin, end
 from ...kit import TIMEOUT_S, until
-from .conftest import after_a_crash, flip
-
-Open = Callable[..., JournalWriter]
-ENDS = frozenset({"ENDED"})
-NEVER = 10**9
-
-
-class Move(Enum):
-    MADE = 1
-
-
-class State(Enum):
-    NEW = 1
-    OPEN = 2
-    HELD = 3
-    ENDED = 4
-
-
-def move(writer: JournalWriter, entity: str, to: State, machine: str = "Order", *, valid: bool = True) -> None:
-    """One event, which makes one transition."""
-    begin(writer, 1000)
-    writer.transition(machine, entity, State.NEW, Move.MADE, to, valid=valid)
-    end(writer, "shop", "Move", "MADE", "handled", entity=entity)
+from ...kit.journals import JournalStage, Open, after_a_crash, flip
+from ...kit.scenarios import play
+from ._orders import ENDS, NEVER, State, flush, move
 
 
 def restore(
     writer: JournalWriter, machine: str = "Order", *, every: int = NEVER, every_s: float = 1e6
 ) -> dict[str, str]:
     return writer.restore_states(machine, ENDS, snapshot_transitions=every, snapshot_s=every_s)
-
-
-def read(path: Path, machine: str = "Order") -> dict[str, str]:
-    """As a restore, from any copy of a journal."""
-    return live_states_module.read_states(path, machine, ENDS, 0).states
 
 
 def replayed(path: Path, machine: str = "Order") -> dict[str, str]:
@@ -70,13 +43,6 @@ def replayed(path: Path, machine: str = "Order") -> dict[str, str]:
         if row["machine"] == machine and row["valid"]:
             states[row["entity"]] = row["to_state"]
     return {entity: state for entity, state in states.items() if state not in ENDS}
-
-
-def flush(writer: JournalWriter) -> None:
-    """Write the rows, and wait for the snapshot that is due then."""
-    writer.flush()
-    live: Any = writer._live_states
-    until(lambda: not any(each._is_writing for each in live.values()))
 
 
 def snapshots(journal: Path) -> list[StatesAt]:
@@ -92,61 +58,112 @@ def snapshot_frames(journal: Path) -> list[tuple[Path, Frame]]:
     ]
 
 
-def closed(journal: Path) -> list[int]:
-    return [int(path.stem.rpartition("-")[2]) for path in segments(journal)]
+class EntityStage(JournalStage):
+    """A journal of orders, each in a state."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder)
+        self.now_s, self.has_threads, self.ends = 100.0, True, ENDS
+        self.states: dict[str, str] = {}
+        start = live_states_module.try_to_start
+        monkeypatch.setattr(live_states_module, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(live_states_module, "try_to_start", lambda thread: self.has_threads and start(thread))
+
+    def do_restore(self, machine: str = "Order", **when: Any) -> None:
+        self.states = restore(self.writer, machine, **when)
+
+    def do_move(self, entity: str, to: str, machine: str = "Order") -> None:
+        move(self.writer, entity, State[to], machine)
+
+    def do_refuse(self, entity: str, to: str) -> None:
+        move(self.writer, entity, State[to], valid=False)
+
+    def do_flush(self) -> None:
+        flush(self.writer)
+
+    def do_moves(self, *entities: str) -> None:
+        """To OPEN, each in a frame of its own."""
+        for entity in entities:
+            self.do_move(entity, "OPEN")
+            self.do_flush()
+
+    def do_rolls(self, *entities: str) -> None:
+        """To OPEN, each in a segment of its own."""
+        for entity in entities:
+            self.do_moves(entity)
+            self.writer.roll()
+
+    def do_wait(self, seconds: str) -> None:
+        self.now_s += float(seconds)
+
+    def do_threads(self, are_left: str) -> None:
+        self.has_threads = are_left == "yes"
+
+    def do_end_in(self, state: str) -> None:
+        self.ends = frozenset({state})
+
+    def see_states(self) -> list[str]:
+        return shown(self.states)
+
+    def see_kept(self) -> list[str]:
+        """What a restore from the files would return."""
+        return shown(live_states_module.read_states(self.folder, "Order", self.ends, 0).states)
+
+    def see_snapshots(self) -> list[int]:
+        """The seq behind each."""
+        return [at.seq for at in snapshots(self.folder)]
+
+    def see_newest(self) -> list[str]:
+        return shown(snapshots(self.folder)[-1].states)
 
 
-def test_refused_transitions_and_other_machines_change_nothing(open_writer: Open) -> None:
-    writer = open_writer(write_ahead=True)
-    move(writer, "a", State.OPEN)
-    move(writer, "a", State.HELD, valid=False)
-    move(writer, "a", State.HELD, machine="Parcel")
-    writer.close()
-
-    writer = open_writer(write_ahead=True)
-    assert (restore(writer), restore(writer, "Parcel")) == ({"a": "OPEN"}, {"a": "HELD"})
+def shown(states: dict[str, str]) -> list[str]:
+    return [f"{entity}:{state}" for entity, state in sorted(states.items())]
 
 
-def test_the_first_frame_and_then_every_so_many_transitions_bring_a_snapshot(open_writer: Open, journal: Path) -> None:
-    writer = open_writer()
-    restore(writer, every=3)
+AHEAD = "open write_ahead=true retention_bytes=1"
+PROMISES = {
+    "a refused transition, and one of another machine, change nothing": (
+        f"{AHEAD} | move a OPEN | refuse a HELD | move a HELD Parcel | close"
+        f" | {AHEAD} | restore -> states a:OPEN | restore Parcel -> states a:HELD"
+    ),
+    "the first frame, and then every so many transitions, bring a snapshot": (
+        "open | restore every=3 | moves a b a b a b a -> snapshots 2 5 8 ; newest a:OPEN b:OPEN ; found 7 7"
+    ),
+    "many entities space the snapshots further apart": (
+        "open | restore every=2 | moves a b c d e f g h i j k l m n o p -> snapshots 2 4 7 13"
+    ),
+    "time brings a snapshot": (
+        "open | restore every_s=60 | moves a b -> snapshots 2 | wait 60 | moves c -> snapshots 2 4"
+    ),
+    "a snapshot for which no thread is left comes later": (
+        "open | restore | threads no | moves a -> snapshots"
+        " | threads yes | wait 2 | moves b -> snapshots 3 ; newest a:OPEN b:OPEN"
+    ),
+    "retention keeps what the last two snapshots need": (
+        f"{AHEAD} | restore every=2 | rolls a b c d e f g h | close -> snapshots 4 7 ; closed 3 4 5 6 7 8"
+        f" | {AHEAD} | restore -> states a:OPEN b:OPEN c:OPEN d:OPEN e:OPEN f:OPEN g:OPEN h:OPEN"
+    ),
+    "retention removes no rows before there are two snapshots": (
+        "open retention_bytes=1 | restore | rolls a b c d e -> closed 1 2 3 4 5"
+    ),
+    "a snapshot of an earlier run is kept until there is another one": (
+        f"{AHEAD} | restore every=1 | rolls a b c | close | {AHEAD} | restore | retain -> kept a:OPEN b:OPEN c:OPEN"
+    ),
+    # A release may add an end.
+    "entities in a state that has become an end since the snapshot are left out": (
+        "open | restore every=1 | move a HELD | moves b | close | end_in HELD -> kept b:OPEN"
+    ),
+}
 
-    for number in range(7):
-        move(writer, f"order_{number % 2}", State.OPEN)
-        flush(writer)
 
-    assert [at.seq for at in snapshots(journal)] == [2, 5, 8]
-    assert snapshots(journal)[-1].states == {"order_0": "OPEN", "order_1": "OPEN"}
-    assert verify(journal).problems == ()
+@pytest.mark.parametrize("script", PROMISES.values(), ids=PROMISES)
+def test_live_entities(journal: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    stage = EntityStage(journal, monkeypatch)
 
+    play(stage, script)
 
-def test_many_entities_space_the_snapshots_further_apart(open_writer: Open, journal: Path) -> None:
-    writer = open_writer()
-    restore(writer, every=2)
-
-    for number in range(20):
-        move(writer, f"order_{number}", State.OPEN)
-        flush(writer)
-
-    assert [at.seq for at in snapshots(journal)] == [2, 4, 7, 13]
-
-
-def test_time_brings_a_snapshot(open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 100.0
-    monkeypatch.setattr(live_states_module, "monotonic", lambda: now_s)
-    writer = open_writer()
-    restore(writer, every_s=60)
-    move(writer, "a", State.OPEN)
-    flush(writer)
-    move(writer, "b", State.OPEN)
-    flush(writer)
-    before = len(snapshots(journal))
-
-    now_s += 60
-    move(writer, "c", State.OPEN)
-    flush(writer)
-
-    assert (before, [at.seq for at in snapshots(journal)]) == (1, [2, 4])
+    stage.close()
 
 
 def test_a_snapshot_has_the_transitions_of_written_rows_only(open_writer: Open, journal: Path) -> None:
@@ -155,7 +172,7 @@ def test_a_snapshot_has_the_transitions_of_written_rows_only(open_writer: Open, 
     restore(writer)
     move(writer, "a", State.OPEN)
     begin(writer, 2000)
-    writer.transition("Order", "b", State.NEW, Move.MADE, State.OPEN, valid=True)
+    writer.origin().add_transition("Order", "b", "NEW", "MADE", "OPEN", valid=True)
 
     writer._append_rows(amid_event=True)
     live: Any = writer._live_states
@@ -187,51 +204,6 @@ def test_a_restart_reads_the_newest_snapshot_and_the_rows_behind_it(
     assert len(decoded) == 1
 
 
-def test_retention_keeps_what_the_last_two_snapshots_need(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(write_ahead=True, retention_bytes=1)
-    restore(writer, every=2)
-    kept = []
-    for number in range(8):
-        move(writer, f"order_{number}", State.OPEN)
-        flush(writer)
-        writer.roll()
-        kept.append(closed(journal)[0])
-    writer.close()
-
-    first_needed = [at.segment for at in snapshots(journal)]
-    assert first_needed[-2] >= kept[-1] > 1
-    assert restore(open_writer(write_ahead=True, retention_bytes=1)) == {f"order_{n}": "OPEN" for n in range(8)}
-
-
-def test_retention_removes_no_rows_before_there_are_two_snapshots(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(retention_bytes=1)
-    restore(writer)
-
-    for number in range(5):
-        move(writer, f"order_{number}", State.OPEN)
-        flush(writer)
-        writer.roll()
-
-    assert closed(journal) == [1, 2, 3, 4, 5]
-
-
-def test_a_snapshot_of_an_earlier_run_is_kept_until_there_is_another_one(open_writer: Open, journal: Path) -> None:
-    config = {"write_ahead": True, "retention_bytes": 1}
-    writer = open_writer(**config)
-    restore(writer, every=1)
-    for number in range(3):
-        move(writer, f"order_{number}", State.OPEN)
-        flush(writer)
-        writer.roll()
-    writer.close()
-
-    writer = open_writer(**config)
-    restore(writer)
-    writer.log.retain()
-
-    assert read(journal) == {f"order_{number}": "OPEN" for number in range(3)}
-
-
 def test_rows_that_are_missing_are_logged(open_writer: Open, journal: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = open_writer()
     for number in range(3):
@@ -250,20 +222,15 @@ def test_rows_that_are_missing_are_logged(open_writer: Open, journal: Path, capl
     assert "the rows of events 2 to 2 are missing" in caplog.text
 
 
-def test_states_cannot_be_restored_twice(open_writer: Open) -> None:
+def test_states_are_restored_once_and_before_the_first_row(open_writer: Open) -> None:
     writer = open_writer()
     restore(writer)
 
     with pytest.raises(JournalError, match="states of Order were restored already"):
         restore(writer)
-
-
-def test_states_cannot_be_restored_once_there_are_rows(open_writer: Open) -> None:
-    writer = open_writer()
     move(writer, "a", State.OPEN)
-
-    with pytest.raises(JournalError, match="the states of Order cannot be restored once"):
-        restore(writer)
+    with pytest.raises(JournalError, match="the states of Parcel cannot be restored once"):
+        restore(writer, "Parcel")
 
 
 def test_states_cannot_be_restored_once_the_dispatcher_has_started(journal: Path) -> None:
@@ -273,26 +240,6 @@ def test_states_cannot_be_restored_once_the_dispatcher_has_started(journal: Path
         pytest.raises(JournalError, match="cannot be restored once shop has started"),
     ):
         restore(writer)
-
-
-def test_a_snapshot_without_a_thread_comes_later(
-    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s, has_threads = 100.0, False
-    start = live_states_module.try_to_start
-    monkeypatch.setattr(live_states_module, "monotonic", lambda: now_s)
-    monkeypatch.setattr(live_states_module, "try_to_start", lambda thread: has_threads and start(thread))
-    writer = open_writer()
-    restore(writer)
-    move(writer, "a", State.OPEN)
-    flush(writer)
-    assert snapshots(journal) == []
-
-    has_threads, now_s = True, 102.0
-    move(writer, "b", State.OPEN)
-    flush(writer)
-
-    assert [at.states for at in snapshots(journal)] == [{"a": "OPEN", "b": "OPEN"}]
 
 
 def test_one_snapshot_is_written_at_a_time(open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,18 +266,6 @@ def test_one_snapshot_is_written_at_a_time(open_writer: Open, journal: Path, mon
     flush(writer)
 
     assert [list(at.states) for at in snapshots(journal)] == [["a"], ["a", "b", "c", "d", "e"]]
-
-
-def test_entities_in_a_state_that_ends_them_since_the_snapshot_are_left_out(open_writer: Open, journal: Path) -> None:
-    """A release may add an end."""
-    writer = open_writer(write_ahead=True)
-    restore(writer, every=1)
-    move(writer, "a", State.HELD)
-    move(writer, "b", State.OPEN)
-    flush(writer)
-    writer.close()
-
-    assert live_states_module.read_states(journal, "Order", frozenset({"HELD"}), 0).states == {"b": "OPEN"}
 
 
 def test_a_snapshot_comes_back_as_it_was_encoded() -> None:

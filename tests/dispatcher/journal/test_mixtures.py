@@ -12,7 +12,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,9 @@ from dispatcher.journal.identity import journal_of
 from dispatcher.journal.read import frames_in
 from dispatcher.journal.verification import is_whole
 
-from .conftest import JobEvent, after_a_crash, files, write_event
+from ...kit.commands import run_here
+from ...kit.journals import JobEvent, JournalStage, files, write_event
+from ...kit.scenarios import play
 
 ABSENT = ""
 OF_MISSING_FILES = re.compile(r"(is|are) missing|follows \d+$")
@@ -53,75 +55,66 @@ class States(NamedTuple):
     """Accepted events by their seq."""
 
 
-class Growing:
+class Growing(JournalStage):
     """A journal that is written, and copied meanwhile."""
 
-    def __init__(self, folder: Path, **config: Any) -> None:
-        self.folder = folder
-        self.writer = JournalWriter(folder / "journal", JournalConfig(write_ahead=True, **config))
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        super().__init__(folder / "journal")
         self.lines: dict[int, bytes] = {}
 
-    def write(self, frames: int) -> None:
+    def do_write(self, frames: str = "1") -> None:
         """In each frame the row of one event; every third is left unhandled."""
-        for _ in range(frames):
+        for _ in range(int(frames)):
             line = b'{"number":%d}' % (len(self.lines) + 1)
             seq = self.writer.append_accepted(line)
             self.lines[seq] = line
             write_event(self.writer, JobEvent(f"job_{seq}"), transitions=1, accepted_seq=seq if seq % 3 else 0)
             self.writer.flush()
 
-    def segments(self, count: int, frames: int = 2) -> None:
-        for _ in range(count):
-            self.write(frames)
+    def do_rolls(self, count: str = "1", frames: str = "2") -> None:
+        """Closed segments of so many frames."""
+        for _ in range(int(count)):
+            self.do_write(frames)
             self.writer.roll()
 
-    def retain_from(self, number: int) -> None:
+    def do_retain_from(self, number: str) -> None:
         """Remove the segments before this one, as retention does."""
         log = self.writer.log
-        while log._first < number:
-            oldest = segment_path(self.folder / "journal", log._first)
+        while log._first < int(number):
+            oldest = segment_path(self.folder, log._first)
             log._first += 1
             log._write_manifest(closed=False)
             oldest.unlink()
 
-    def copy(self, name: str) -> Path:
-        return after_a_crash(self.folder / "journal", self.folder / name)
 
-    def states(self) -> States:
-        self.writer.close()
-        everything = self.folder / "everything"
-        rows = {table.name: list(read_rows(everything, table)) for table in TABLES}
-        return States(self.folder / "earlier", self.folder / "later", rows, self.lines)
-
-
-PAIRS: dict[str, Sequence[str | int]] = {
+BEGIN = "open write_ahead=true"
+PAIRS = {
     # Two closed ones, and a third that grew between the copies.
-    "same segment open": ("roll", "roll", 1, "earlier", 2, "later", "close", "everything"),
+    "same segment open": (f"{BEGIN} | rolls 2 | write | copy earlier | write 2 | copy later | close | copy everything"),
     # The open segment of the earlier state is closed in the later one, whose manifest says that all are.
-    "closed in between": ("roll", 1, "earlier", 1, "roll", "close", "later", "everything"),
+    "closed in between": (
+        f"{BEGIN} | rolls | write | copy earlier | write | rolls | close | copy later | copy everything"
+    ),
     # Retention has removed the earlier state's first two segments; the open one was closed, and two more begun.
-    "retained in between": ("roll", "roll", 1, "earlier", "roll", "roll", 1, "everything", "retain 3", "later"),
+    "retained in between": (
+        f"{BEGIN} | rolls 2 | write | copy earlier | rolls 2 | write | copy everything | retain_from 3 | copy later"
+    ),
     # Retention has removed all segments of the earlier state, and one more.
-    "nothing in common": ("roll", "roll", "earlier", "roll", "roll", 1, "everything", "retain 4", "later"),
+    "nothing in common": (
+        f"{BEGIN} | rolls 2 | copy earlier | rolls 2 | write | copy everything | retain_from 4 | copy later"
+    ),
 }
-"""How two states come about: a number writes so many frames, "roll" two and closes the segment, a name is a copy's."""
+"""How two states come about."""
 
 
-def states_of(steps: Sequence[str | int], folder: Path) -> States:
+def states_of(script: str, folder: Path) -> States:
     journal = Growing(folder)
-    for step in steps:
-        if isinstance(step, int):
-            journal.write(step)
-        elif step == "roll":
-            journal.segments(1)
-        elif step == "close":
-            journal.writer.close()
-        elif step.startswith("retain "):
-            journal.retain_from(int(step.split()[1]))
-        else:
-            journal.copy(step)
+    play(journal, script)
+    journal.close()
     recover(folder / "everything")  # reads the open segment as well
-    return journal.states()
+    rows = {table.name: list(read_rows(folder / "everything", table)) for table in TABLES}
+    return States(folder / "earlier", folder / "later", rows, journal.lines)
 
 
 @pytest.fixture(params=PAIRS)
@@ -245,33 +238,44 @@ def test_a_write_ahead_start_on_a_mixture_keeps_all_that_is_whole(
 # -- the cases by themselves -----------------------------------------------------------------------------------------
 
 
-def test_a_stale_open_segment_is_set_aside_and_the_closed_one_stays(tmp_path: Path) -> None:
-    """The open one replaced the closed one, with 100 events, and `verify` had found no problem."""
-    journal = Growing(tmp_path)
-    journal.write(1)
-    stale = open_segments(journal.copy("earlier"))[0]
-    journal.segments(1, frames=99)
-    journal.writer.close()
-    shutil.copy(stale, tmp_path / "journal")
-    before = (tmp_path / "journal" / "segment-00000001.journal").read_bytes()
+STALE = ".1:_is_stale:_1_is_closed"
+CASES = {
+    # The open one replaced the closed one, with 100 events, and `verify` had found no problem.
+    "a stale open segment is set aside, and the closed one stays": (
+        f"{BEGIN} | write | copy earlier | rolls 1 99 | close | bring earlier .1 | note -> found 100 100 {STALE}"
+        f" ; done {STALE}:_set_aside_as_1.open.aside ; changed .1>1.open.aside ; found 100 100"
+    ),
+    "files are set aside under names of their own, and told once": (
+        f"{BEGIN} | write | copy earlier | rolls | close | bring earlier .1 | recover | bring earlier .1 | recover"
+        f" | bring earlier .1 -> done {STALE}:_set_aside_as_1.open.aside-3 ; done"
+    ),
+    "segments before a gap that retention has left are set aside": (
+        f"{PAIRS['nothing in common']} | go later | bring earlier 1 | note -> found 5 5 1:_the_manifest_begins_at_4"
+        " 4,_frame_1:_accepted_seq_7_follows_2 4,_frame_2:_seq_7_follows_2"
+        " ; done 1:_is_of_another_state_of_the_journal,_which_begins_at_4:_set_aside_as_1.aside"
+        " 5:_closed:_kept_1_event,_cut_0_bytes ; changed 1>1.aside .5 json 5 ; found 3 3"
+    ),
+    "of a damaged closed segment and an open one with more, the open one is kept": (
+        f"{BEGIN} | write 3 | copy earlier | close | bring earlier .1 | keep 1 200 | note"
+        " -> done 1:_is_damaged,_and_.1_has_more_of_it:_set_aside_as_1.aside"
+        " 1:_closed:_kept_3_events,_cut_0_bytes ; files json 1 1.aside ; aside 1.aside=200 ; found 3 3"
+    ),
+}
 
-    found = verify(tmp_path / "journal")
-    done = recover(tmp_path / "journal").done
 
-    finding = ".segment-00000001.journal.open: is stale: segment-00000001.journal is closed"
-    assert (found.events, found.problems) == (100, (finding,))
-    assert done == (f"{finding}: set aside as segment-00000001.journal.open.aside",)
-    assert (tmp_path / "journal" / "segment-00000001.journal").read_bytes() == before
-    assert (tmp_path / "journal" / "segment-00000001.journal.open.aside").read_bytes() == stale.read_bytes()
-    assert verify(tmp_path / "journal") == (100, 100, (), (), ())
+@pytest.mark.parametrize("script", CASES.values(), ids=CASES)
+def test_a_folder_with_files_of_two_states(tmp_path: Path, script: str) -> None:
+    stage = Growing(tmp_path)
+
+    play(stage, script)
+
+    stage.close()
 
 
 @pytest.mark.parametrize("first", [2, 15, 21, 40])
 def test_a_manifest_of_a_later_state_removes_no_segment(tmp_path: Path, first: int) -> None:
     """Recovery removed the 20 segments before its first, and said that there was nothing to repair."""
-    journal = Growing(tmp_path)
-    journal.segments(20, frames=1)
-    journal.writer.close()
+    play(Growing(tmp_path), f"{BEGIN} | rolls 20 1 | close")
     folder = tmp_path / "journal"
     manifest, _ = read_manifest(folder)
     assert manifest is not None
@@ -290,65 +294,19 @@ def test_a_manifest_of_a_later_state_removes_no_segment(tmp_path: Path, first: i
     assert recovered.next_segment == max(20, first - 1) + 1
 
 
-def test_segments_before_a_gap_that_retention_has_left_are_set_aside(tmp_path: Path) -> None:
-    states = states_of(PAIRS["nothing in common"], tmp_path)
-    shutil.copy(segment_path(states.earlier, 1), states.later)
-
-    problems = verify(states.later).problems
-    done = recover(states.later).done
-
-    assert "segment-00000001.journal: the manifest begins at 4" in problems
-    aside = "segment-00000001.journal.aside"
-    assert done[0] == (
-        f"segment-00000001.journal: is of another state of the journal, which begins at 4: set aside as {aside}"
-    )
-    assert (states.later / aside).read_bytes() == segment_path(states.earlier, 1).read_bytes()
-    assert verify(states.later).problems == ()
-
-
-def test_of_a_damaged_closed_segment_and_an_open_one_with_more_the_open_one_is_kept(tmp_path: Path) -> None:
-    journal = Growing(tmp_path)
-    journal.write(3)
-    open_one = open_segments(journal.copy("earlier"))[0]
-    journal.writer.close()
-    folder = tmp_path / "journal"
-    shutil.copy(open_one, folder)
-    closed = segment_path(folder, 1)
-    closed.write_bytes(closed.read_bytes()[:200])
-
-    done = recover(folder).done
-
-    assert done[0].startswith(
-        "segment-00000001.journal: is damaged, and .segment-00000001.journal.open has more of it: "
-    )
-    assert (folder / "segment-00000001.journal.aside").stat().st_size == 200
-    assert verify(folder) == (3, 3, (), (), ())
-
-
-def test_files_are_set_aside_under_names_of_their_own_and_told_once(tmp_path: Path) -> None:
-    journal = Growing(tmp_path)
-    journal.write(1)
-    stale = open_segments(journal.copy("earlier"))[0]
-    journal.segments(1)
-    journal.writer.close()
-    folder = tmp_path / "journal"
-
-    findings = []
-    for _ in range(3):
-        shutil.copy(stale, folder)
-        findings += [line.rpartition(" ")[2] for line in recover(folder).done]
-    again = recover(folder).done
+def test_the_command_names_what_was_set_aside(tmp_path: Path) -> None:
     pytest.importorskip("typer", reason="typer is not installed: pip install 'central-dispatcher[cli]'")
-    from typer.testing import CliRunner
+    stage = Growing(tmp_path)
+    play(
+        stage,
+        f"{BEGIN} | write | copy earlier | rolls | close | bring earlier .1 | recover | bring earlier .1 | recover",
+    )
 
-    from dispatcher.cli.journal import app
+    shown = run_here("journal", "verify", stage.folder)
 
-    shown = CliRunner().invoke(app, ["verify", str(folder)])
-
-    assert findings == [f"segment-00000001.journal.open.aside{number}" for number in ("", "-2", "-3")]
-    assert again == ()
-    assert shown.exit_code == 0
-    assert shown.output.splitlines()[0] == f"set aside by recovery, and not read: {', '.join(findings)}"
+    names = "segment-00000001.journal.open.aside, segment-00000001.journal.open.aside-2"
+    assert shown.code == 0
+    assert shown.out.splitlines()[0] == f"set aside by recovery, and not read: {names}"
 
 
 # -- two journals ----------------------------------------------------------------------------------------------------
@@ -358,9 +316,7 @@ def test_files_are_set_aside_under_names_of_their_own_and_told_once(tmp_path: Pa
 def two(tmp_path: Path) -> tuple[Path, Path]:
     """Two journals of three segments each, with the same numbers."""
     for name in ("one", "other"):
-        journal = Growing(tmp_path / name)
-        journal.segments(3)
-        journal.writer.close()
+        play(Growing(tmp_path / name), f"{BEGIN} | rolls 3 | close")
     return tmp_path / "one" / "journal", tmp_path / "other" / "journal"
 
 

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,7 @@ from dispatcher.journal.format import segments as segments_module
 from dispatcher.journal.format.segments import LAST_NUMBER, Manifest, SegmentFile, read_manifest, segment_path, segments
 from dispatcher.journal.format.summary import Summary
 
-from .conftest import seqs, write_event
-
-Open = Callable[..., JournalWriter]
+from ...kit.journals import Open, seqs, write_segments
 
 CLOSED, OPEN, MANIFEST, DRAFT, LOCK = (
     "segment-00000001.journal",
@@ -59,10 +56,7 @@ for path in sys.argv[1:]:
 @pytest.fixture
 def journal_of_two(open_writer: Open, journal: Path) -> Path:
     writer = open_writer()
-    for _ in range(2):
-        write_event(writer)
-        writer.flush()
-        writer.roll()
+    write_segments(writer, 2)
     writer.close()
     return journal
 

@@ -19,7 +19,7 @@ from dispatcher.journal import recover
 from dispatcher.journal.format.partitions import read_partitions
 
 from ...kit import tries
-from .conftest import JobEvent, after_a_crash, crash_amid, write_event
+from ...kit.journals import JobEvent, after_a_crash, crash_amid, write_event
 
 OPERATIONS = ("open", "rename", "replace", "unlink", "write", "fsync")
 KEYS = 5

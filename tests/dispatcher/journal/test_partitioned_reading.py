@@ -20,7 +20,7 @@ from dispatcher.journal.snapshot import look_at
 
 from ...journal_rows import begin, end
 from ...kit.commands import run_here
-from .conftest import after_a_crash, flip
+from ...kit.journals import after_a_crash, flip
 
 S = 1_000_000_000
 

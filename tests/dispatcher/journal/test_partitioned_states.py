@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +17,13 @@ from dispatcher import JournalConfig, JournalError, JournalWriter, PartitionedJo
 from dispatcher.journal import verify
 from dispatcher.journal.format.live_states import LastStates, states_file
 
-from ...journal_rows import begin, end
-from ...kit import tries, until
-from .conftest import after_a_crash, crash_amid, flip
-
-ENDS = {"ENDED"}
-NEVER = 10**9
-
-
-class Move(Enum):
-    MADE = 1
-
-
-class State(Enum):
-    NEW = 1
-    OPEN = 2
-    HELD = 3
-    ENDED = 4
-
-
-def move(
-    writer: JournalWriter,
-    entity: str,
-    to: State,
-    *,
-    at: int = 1000,
-    machine: str = "Order",
-    data: str | None = None,
-) -> None:
-    """One event, which makes one transition."""
-    begin(writer, at)
-    writer.origin().add_transition(machine, entity, "NEW", "MADE", to.name, valid=True, data=data)
-    end(writer, "shop", "Move", "MADE", "handled", entity=entity)
+from ...kit import tries
+from ...kit.journals import after_a_crash, crash_amid, flip
+from ._orders import ENDS, NEVER, State, flush, move
 
 
 def restore(journal: PartitionedJournal, machine: str = "Order", *, every: int = NEVER) -> LastStates:
     return journal.restore_states(machine, ENDS, snapshot_transitions=every, snapshot_s=1e6)
-
-
-def flush(writer: JournalWriter) -> None:
-    """Write the rows, and wait for the snapshot that is due then."""
-    writer.flush()
-    live: Mapping[str, Any] = writer._live_states
-    until(lambda: not any(each._is_writing for each in live.values()))
 
 
 Open = Callable[..., tuple[PartitionedJournal, tuple[JournalWriter, ...]]]

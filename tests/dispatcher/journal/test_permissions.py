@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,10 @@ import pytest
 from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.cli.redelivery import redeliver
 from dispatcher.journal import recover
-from dispatcher.journal.format.segments import open_segments, segments
 from dispatcher.util.files import Permissions, make_folder
 
-from .conftest import after_a_crash, write_event
+from ...kit.journals import Open, after_a_crash, open_segments, segments, write_frames, write_segments
 
-Open = Callable[..., JournalWriter]
 CASES = [({}, 0o600, 0o700), ({"permissions": "group"}, 0o640, 0o750), ({"permissions": "everyone"}, 0o644, 0o755)]
 
 
@@ -36,14 +34,10 @@ def make(journal: JournalWriter) -> AsyncDispatcher:
     return AsyncDispatcher(journal=journal)
 
 
-def write_segments(writer: JournalWriter) -> None:
+def write_all(writer: JournalWriter) -> None:
     """Two closed ones, and an open one with an event."""
-    for _ in range(2):
-        write_event(writer)
-        writer.flush()
-        writer.roll()
-    write_event(writer)
-    writer.flush()
+    write_segments(writer, 2)
+    write_frames(writer)
 
 
 @pytest.mark.parametrize(("config", "file_mode", "folder_mode"), CASES)
@@ -53,7 +47,7 @@ def test_a_journal_is_for_whom_it_is_meant(
     folder = tmp_path / "journals" / "run"
 
     writer = open_writer(folder, **config)
-    write_segments(writer)
+    write_all(writer)
     while_open = {path.name: mode(path) for path in folder.iterdir()}
     writer.close()
 
@@ -66,7 +60,7 @@ def test_a_folder_that_exists_keeps_its_permissions(open_writer: Open, journal: 
     journal.mkdir()
     journal.chmod(0o775)
 
-    write_segments(open_writer())
+    write_all(open_writer())
 
     assert mode(journal) == 0o775
     assert {mode(path) for path in journal.iterdir()} == {0o600}
@@ -84,7 +78,7 @@ def test_a_new_folder_keeps_the_group_of_its_parent(tmp_path: Path) -> None:
 def test_recovery_keeps_the_permissions(
     open_writer: Open, journal: Path, tmp_path: Path, config: dict[str, str], file_mode: int, folder_mode: int
 ) -> None:
-    write_segments(open_writer(**config))
+    write_all(open_writer(**config))
     crashed = after_a_crash(journal, tmp_path / "crashed")
 
     recover(crashed)
@@ -99,7 +93,7 @@ def test_redelivery_keeps_the_permissions(
     open_writer: Open, journal: Path, config: dict[str, str], file_mode: int, folder_mode: int
 ) -> None:
     writer = open_writer(write_ahead=True, **config)
-    write_segments(writer)
+    write_all(writer)
     writer.close()
 
     redeliver(journal, f"{__name__}:make")
@@ -119,7 +113,7 @@ def test_a_draft_that_a_crash_left_does_not_keep_its_permissions(open_writer: Op
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_journal_that_root_repairs_stays_its_owners(open_writer: Open, journal: Path, tmp_path: Path) -> None:
     """The manifest is readable by its owner alone: the daemon could not start again."""
-    write_segments(open_writer())
+    write_all(open_writer())
     crashed = after_a_crash(journal, tmp_path / "crashed")
     for path in (crashed, *crashed.iterdir()):
         os.chown(path, 4321, 4322)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,25 @@ import pytest
 from dispatcher import JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, recover, tail, verify
 from dispatcher.journal.format import segments as segments_module
-from dispatcher.journal.format.frames import ROWS
-from dispatcher.journal.format.segments import (
+
+from ...kit.journals import (
+    JobEvent,
+    JournalStage,
     Manifest,
+    Open,
+    after_a_crash,
+    flip,
+    frames_of,
     open_segments,
-    read_manifest,
     read_summary,
     segment_path,
     segments,
+    seqs,
+    write_event,
+    write_frames,
+    write_segments,
 )
-
-from .conftest import JobEvent, after_a_crash, files, flip, frames_of, seqs, write_event
-
-Open = Callable[..., JournalWriter]
+from ...kit.scenarios import play
 
 
 class KilledError(BaseException):
@@ -41,31 +46,68 @@ def crashed(open_writer: Open, journal: Path, tmp_path: Path) -> Path:
     """One closed segment with two events, and an open one with three; the second event of each has two transitions."""
     writer = open_writer()
     write_event(writer)
-    write_event(writer, transitions=2)
-    writer.flush()
-    writer.roll()
+    write_segments(writer, transitions=2)
     write_event(writer, JobEvent("größe", {"text": 'a "quoted"\nword'}))
     writer.flush()
-    write_event(writer, transitions=2)
-    writer.flush()
-    write_event(writer, transitions=1)
-    writer.flush()
+    write_frames(writer, transitions=2)
+    write_frames(writer, transitions=1)
     return after_a_crash(journal, tmp_path / "crashed")
 
 
-def test_a_segment_that_was_left_open_is_closed(crashed: Path) -> None:
-    before = verify(crashed)
+CRASHED = "open | event | event moves=2 | flush | roll | frame | frame moves=2 | frame moves=1 | crash"
+"""One closed segment with two events, and an open one with three."""
+CLOSED = "2:_closed:_kept_3_events,_cut_0_bytes"
+PROMISES = {
+    "a segment that was left open is closed": (
+        f"{CRASHED} -> found 5 5 ; files .2 json 1 ; done {CLOSED} ; files json 1 2 ; manifest 1 2 closed"
+        " ; found 5 5 ; seqs 1 2 3 4 5 ; moves 2 2 4 4 5 ; continues 6 1 3 ; outstanding"
+    ),
+    "a journal that was closed needs no recovery": "open | event | close | note -> done ; changed",
+    "recovering twice is as good as once": f"{CRASHED} | recover | note -> done ; changed",
+    "a segment of which nothing is left is set aside": (
+        f"{CRASHED} | cut .2 8 -> done .2:_has_no_intact_frame_but_its_start:_set_aside_as_2.open.aside"
+        " ; files json 1 2.open.aside ; manifest 1 1 closed"
+    ),
+    "a manifest that is damaged or missing is made again": (
+        f"{CRASHED} | spoil json -> done json:_is_damaged json:_set_aside_as_json.aside {CLOSED} ; manifest 1 2 closed"
+        " | unlink json | recover -> manifest 1 2 closed ; found 5 5"
+    ),
+    "events that were accepted and not handled are recovered in order": (
+        "open write_ahead=true | accept 3 | segment seq=2 | accept | settle 1 | frame | crash"
+        " -> places 3@1 4@2 ; outstanding 3 4 ; needs 1:1 1:3 ; found 2 0"
+    ),
+    "an event whose row was not written is recovered": (
+        "open write_ahead=true | accept 2 | event seq=1 | settle 2 | crash -> outstanding 1 2"
+    ),
+    "the next writer goes on where the last one ended": (
+        "open write_ahead=true | accept 3 | event seq=2 | close | open write_ahead=true -> recovered 1 3 ; next 4"
+        " | event seq=1 | close -> places 3@1 4@2 | open write_ahead=true -> recovered 3 4 | event seq=3 | close"
+        " -> seqs 1 2 3 ; found 3 0"
+    ),
+    "recovery reads no more segments than it needs, so damage in others goes unnoticed": (
+        "open write_ahead=true | accept | segment seq=1 | accept | segment seq=2 | accept | segment seq=3 | accept"
+        " | close | flip 1 2 | flip 2 2 -> outstanding 4"
+    ),
+    # They began at 1 again, and the handling of a new event settled an old one of its number.
+    "numbers go on behind a segment of which nothing is left": (
+        "open write_ahead=true | accept | segment | accept | segment | accept | segment | close"
+        " | empty 3 -> continues 3 3 4 ; outstanding 1 2"
+    ),
+    "numbers go on behind two segments of which nothing is left": (
+        "open write_ahead=true | accept | segment | accept | segment | accept | segment | close"
+        " | empty 2 3 -> continues 2 2 4 ; outstanding 1"
+    ),
+    # The next writer took its number, so nothing showed any more that it was missing.
+    "a last segment that is missing is not written again": (
+        "open write_ahead=true | segment 2 | close | unlink 2 | open write_ahead=true | event | close"
+        " -> closed 1 3 ; found 2 0 2:_is_missing"
+    ),
+}
 
-    recovered = recover(crashed)
 
-    assert (before.events, before.problems, len(before.open_segments)) == (5, (), 1)
-    assert recovered.done == ("segment-00000002.journal: closed: kept 3 events, cut 0 bytes",)
-    assert (recovered.first_segment, recovered.next_segment, recovered.accepted) == (1, 3, ())
-    assert (recovered.summary.next_seq, recovered.summary.next_accepted) == (6, 1)
-    assert verify(crashed) == (5, 5, (), (), ())
-    assert files(crashed) == ["journal.json", "segment-00000001.journal", "segment-00000002.journal"]
-    assert seqs(crashed) == [1, 2, 3, 4, 5]
-    assert seqs(crashed, TRANSITIONS) == [2, 2, 4, 4, 5]
+@pytest.mark.parametrize("script", PROMISES.values(), ids=PROMISES)
+def test_what_is_recovered(stage: JournalStage, script: str) -> None:
+    play(stage, script)
 
 
 def test_the_summary_of_a_recovered_segment_is_that_of_a_closed_one(
@@ -78,25 +120,6 @@ def test_the_summary_of_a_recovered_segment_is_that_of_a_closed_one(
 
     assert summary is not None
     assert summary._replace(closed_at=0) == (3, 3, 3, 1, 0, 2990, 5020, 5, 0, 3, 1)
-
-
-def test_a_journal_that_was_closed_needs_no_recovery(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer)
-    writer.close()
-    before = {name: (journal / name).read_bytes() for name in files(journal)}
-
-    assert recover(journal).done == ()
-
-    assert {name: (journal / name).read_bytes() for name in files(journal)} == before
-
-
-def test_recovering_twice_is_as_good_as_once(crashed: Path) -> None:
-    recover(str(crashed))
-    before = {name: (crashed / name).read_bytes() for name in files(crashed)}
-
-    assert recover(crashed).done == ()
-
-    assert {name: (crashed / name).read_bytes() for name in files(crashed)} == before
 
 
 @pytest.mark.long
@@ -145,19 +168,6 @@ def test_bytes_behind_the_last_frame_are_cut_off(crashed: Path, tail_bytes: byte
     assert verify(crashed) == (5, 5, (), (), ())
 
 
-def test_a_segment_of_which_nothing_is_left_is_set_aside(crashed: Path) -> None:
-    path = open_segment(crashed)
-    start = frames_of(path)[0]
-    path.write_bytes(path.read_bytes()[: start.end + 8])
-
-    done = recover(crashed).done
-
-    aside = "segment-00000002.journal.open.aside"
-    assert done == (f".segment-00000002.journal.open: has no intact frame but its start: set aside as {aside}",)
-    assert files(crashed) == ["journal.json", "segment-00000001.journal", aside]
-    assert read_manifest(crashed) == (Manifest(1, 1, True), None)
-
-
 def test_intact_frames_behind_damage_are_kept(crashed: Path) -> None:
     frame = frames_of(open_segment(crashed))[2]
     flip(open_segment(crashed), frame.offset)
@@ -171,18 +181,6 @@ def test_intact_frames_behind_damage_are_kept(crashed: Path) -> None:
     )
     assert seqs(crashed) == [1, 2, 3, 5]
     assert verify(crashed).problems != ()
-
-
-def test_a_manifest_that_is_damaged_or_missing_is_made_again(crashed: Path) -> None:
-    flip(crashed / "journal.json", 3)
-    assert recover(crashed).done[0] == "journal.json: is damaged"
-    assert read_manifest(crashed) == (Manifest(1, 2, True), None)
-
-    (crashed / "journal.json").unlink()
-    recover(crashed)
-
-    assert read_manifest(crashed) == (Manifest(1, 2, True), None)
-    assert verify(crashed).problems == ()
 
 
 @pytest.mark.parametrize("step", ["truncate", "rename", "fsync", "manifest"])
@@ -234,9 +232,7 @@ def test_a_writer_that_died_while_it_closed_a_segment_is_recovered(
         crash_before(module, name)
     for _ in range(3):
         writer.append_accepted(b"{}")
-        write_event(writer, transitions=1)
-        writer.flush()
-        writer.roll()
+        write_segments(writer, transitions=1)
     writer.append_accepted(b"{}")
     writer.settle(2)
     writer.settle(1)
@@ -265,8 +261,7 @@ def test_a_recovered_journal_still_refuses_a_writer_that_is_not_write_ahead(cras
 
 
 def test_a_journal_that_is_being_written_is_not_recovered(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
 
     with pytest.raises(JournalError, match="is being written by another process"):
         recover(journal)
@@ -284,145 +279,22 @@ def test_a_journal_that_cannot_be_repaired_says_why(crashed: Path, monkeypatch: 
         recover(crashed)
 
 
-# -- the write-ahead log ---------------------------------------------------------------------------------------------
-
-
-def outstanding(journal: Path) -> list[tuple[int, bytes]]:
-    return [(accepted.seq, accepted.line) for accepted in recover(journal).accepted]
-
-
-def test_events_that_were_accepted_and_not_handled_are_recovered_in_order(
-    open_writer: Open, journal: Path, tmp_path: Path
-) -> None:
-    writer = open_writer(write_ahead=True)
-    assert [writer.append_accepted(b'{"number":%d}' % number) for number in (1, 2, 3)] == [1, 2, 3]
-    write_event(writer, accepted_seq=2)
-    writer.flush()
-    writer.roll()
-    assert writer.append_accepted(b'{"number":4}') == 4
-    writer.settle(1)
-    write_event(writer, accepted_seq=0)
-    writer.flush()
-
-    recovered = recover(after_a_crash(journal, tmp_path / "crashed"))
-
-    assert [each[:3] for each in recovered.accepted] == [(3, 1, b'{"number":3}'), (4, 2, b'{"number":4}')]
-    summaries = [read_summary(path) for path in segments(tmp_path / "crashed")]
-    assert [summary.recover_from for summary in summaries if summary is not None] == [1, 1]
-    assert verify(tmp_path / "crashed").problems == ()
-
-
-def test_an_event_whose_row_was_not_written_is_recovered(open_writer: Open, journal: Path, tmp_path: Path) -> None:
-    writer = open_writer(write_ahead=True)
-    writer.append_accepted(b"{}")
-    writer.append_accepted(b"{}")
-    write_event(writer, accepted_seq=1)
-    writer.settle(2)
-
-    assert outstanding(after_a_crash(journal, tmp_path / "crashed")) == [(1, b"{}"), (2, b"{}")]
-
-
-def test_the_next_writer_goes_on_where_the_last_one_ended(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(write_ahead=True)
-    for number in (1, 2, 3):
-        writer.append_accepted(b'{"number":%d}' % number)
-    write_event(writer, accepted_seq=2)
-    writer.close()
-
-    writer = open_writer(write_ahead=True)
-    first_recovered = [accepted.seq for accepted in writer.recovered]
-    assert writer.append_accepted(b'{"number":4}') == 4
-    write_event(writer, accepted_seq=1, redelivered=True)
-    writer.close()
-    writer = open_writer(write_ahead=True)
-
-    assert first_recovered == [1, 3]
-    assert [accepted.seq for accepted in writer.recovered] == [3, 4]
-    assert [accepted.segment for accepted in writer.recovered] == [1, 2]
-    write_event(writer, accepted_seq=3)
-    writer.close()
-    assert seqs(journal) == [1, 2, 3]
-    assert verify(journal) == (3, 0, (), (), ())
-
-
-def test_recovery_reads_no_more_segments_than_it_needs(
-    open_writer: Open, journal: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first two are damaged, unnoticed."""
-    writer = open_writer(write_ahead=True)
-    for number in range(3):
-        writer.append_accepted(b"{}")
-        write_event(writer, accepted_seq=number + 1)
-        writer.flush()
-        writer.roll()
-    writer.append_accepted(b"{}")
-    writer.close()
-    for path in segments(journal)[:2]:
-        frame = frames_of(path)[2]
-        assert frame.header.kind == ROWS
-        flip(path, frame.offset)
-
-    assert outstanding(journal) == [(4, b"{}")]
-
-
 def test_after_damage_events_are_handed_out_again_rather_than_lost(open_writer: Open, journal: Path) -> None:
     writer = open_writer(write_ahead=True)
     for number in range(3):
         writer.append_accepted(b"{}")
-        write_event(writer, accepted_seq=number + 1)
-        writer.flush()
+        write_frames(writer, accepted_seq=number + 1)
     writer.close()
     path = segment_path(journal, 1)
     flip(path, frames_of(path)[4].offset + 70)
     flip(path, path.stat().st_size - 1)
 
-    assert outstanding(journal) == [(2, b"{}")]
-
-
-@pytest.mark.parametrize("damaged", [1, 2])
-def test_numbers_go_on_behind_segments_of_which_nothing_is_left(open_writer: Open, journal: Path, damaged: int) -> None:
-    """They began at 1 again, and the handling of a new event settled an old one of its number."""
-    writer = open_writer(write_ahead=True)
-    for _ in range(3):
-        writer.append_accepted(b"{}")
-        write_event(writer)
-        writer.flush()
-        writer.roll()
-    writer.close()
-    for path in segments(journal)[-damaged:]:
-        path.write_bytes(b"")
-
-    recovered = recover(journal)
-
-    assert (recovered.summary.next_seq, recovered.summary.next_accepted) == (4 - damaged, 4 - damaged)
-    assert recovered.next_segment == 4
-    assert [accepted.seq for accepted in recovered.accepted] == list(range(1, 4 - damaged))
-
-
-def test_a_last_segment_that_is_missing_is_not_written_anew(open_writer: Open, journal: Path) -> None:
-    """The next writer took its number, so nothing showed any more that it was missing."""
-    writer = open_writer(write_ahead=True)
-    for _ in range(2):
-        write_event(writer)
-        writer.flush()
-        writer.roll()
-    writer.close()
-    segment_path(journal, 2).unlink()
-
-    writer = open_writer(write_ahead=True)
-    write_event(writer)
-    writer.close()
-
-    assert [path.name for path in segments(journal)] == ["segment-00000001.journal", "segment-00000003.journal"]
-    assert "segment-00000002.journal: is missing" in verify(journal).problems
+    assert [accepted.seq for accepted in recover(journal).accepted] == [2]
 
 
 def test_a_segment_whose_removal_was_cut_short_is_kept_for_the_next_retention(open_writer: Open, journal: Path) -> None:
     writer = open_writer(write_ahead=True)
-    for _ in range(3):
-        write_event(writer)
-        writer.flush()
-        writer.roll()
+    write_segments(writer, 3)
     writer.close()
     Manifest(2, 3, True).write(journal, sync=False)
     before = verify(journal).problems
@@ -433,7 +305,5 @@ def test_a_segment_whose_removal_was_cut_short_is_kept_for_the_next_retention(op
     assert done == ("journal.json: began at segment 2; segment 1 and the following ones are here",)
     assert verify(journal) == (3, 0, (), (), ())
     writer = open_writer(write_ahead=True, retention_bytes=1)
-    write_event(writer)
-    writer.flush()
-    writer.roll()
+    write_segments(writer)
     assert segments(journal) == []

@@ -39,7 +39,7 @@ from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWrit
 from dispatcher.journal.format.event_codec import EventCodec
 
 from ...kit import TIMEOUT_S, Gate, tries
-from .conftest import after_a_crash
+from ...kit.journals import after_a_crash
 
 # Earlier versions of pydantic do not write a deque as JSON: an event with one is refused.
 Queue = deque[int] if tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 14) else list[int]

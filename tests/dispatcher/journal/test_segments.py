@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,22 +11,29 @@ from pathlib import Path
 import pytest
 
 from dispatcher import JournalError, JournalWriter, PartitionedJournal
-from dispatcher.journal import TRANSITIONS, verify
+from dispatcher.journal import verify
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START
-from dispatcher.journal.format.segments import (
+from dispatcher.util import threads
+
+from ...kit import until
+from ...kit.journals import (
+    JournalStage,
     Manifest,
+    Open,
+    files,
+    flip,
+    frames_of,
     open_segments,
     read_manifest,
     read_summary,
     segment_path,
     segments,
+    seqs,
+    write_event,
+    write_frames,
+    write_segments,
 )
-from dispatcher.util import threads
-
-from ...kit import until
-from .conftest import JobEvent, files, flip, frames_of, seqs, write_event
-
-Open = Callable[..., JournalWriter]
+from ...kit.scenarios import play
 
 OPEN_1 = ".segment-00000001.journal.open"
 OPEN_2 = ".segment-00000002.journal.open"
@@ -41,21 +47,58 @@ def manifest_of(journal: Path) -> Manifest | None:
     return manifest
 
 
-def test_an_open_segment_is_hidden_and_gets_its_name_when_it_is_closed(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer, transitions=1)
-    writer.flush()
-    while_open = files(journal)
+PROMISES = {
+    "an open segment is hidden, and gets its name when it is closed": (
+        "open | event moves=1 | flush -> files .1 json | close -> files json 1 ; seqs 1"
+    ),
+    "rows are kept in memory until there are enough of them": (
+        "open buffer_rows=2 | event -> seqs | event -> seqs 1 2"
+    ),
+    "a segment is rolled by age with the next flush": (
+        "open segment_age_s=3600 | frame -> files .1 json | age 3600 | flush -> files .2 json 1 ; manifest 1 1 open"
+    ),
+    "an empty segment is not rolled": "open segment_bytes=1024 | age 3600 | flush | roll -> files .1 json",
+    "without durability no flush waits for the disk": 'open durability="none" | frame 2 | flush -> syncs 0',
+    "under sync each flush of rows waits for the disk": 'open durability="sync" | frame 2 | flush -> syncs 2',
+    "a journal without events has no segments": ("open | close -> files json ; manifest 1 0 closed ; found 0 0"),
+    "a close can be repeated, and a flush or a roll after it does nothing": (
+        "open | event | close | close | flush | roll -> files json 1 ; manifest 1 1 closed"
+    ),
+    "a segment says from where on recovery needs the log": (
+        "open write_ahead=true | accept 2 | segment seq=1 | event seq=2 | close -> needs 1:2 3:3"
+    ),
+    # The fourth is old, too, and stays: what comes after a segment that stays does as well.
+    "segments that are old are removed when the next one is closed": (
+        "open retention_s=3600 | segment 4 moves=1 | old 1 2 4 | segment moves=1"
+        " -> closed 3 4 5 ; manifest 3 5 open ; seqs 3 4 5 ; moves 3 4 5 ; found 3 3"
+    ),
+    "the oldest segments beyond the size are removed": (
+        "open retention_bytes=10000000 | segment | room 3.5 | segment 4 -> closed 3 4 5 ; manifest 3 5 open ; found 3 0"
+    ),
+    "without retention no segment is removed": "open | segment 3 | old 1 2 3 | close -> closed 1 2 3",
+    "the close removes what is too much, and the segment that it closes stays": (
+        "open | segment 2 | event | room 0 | close -> files json 3 ; manifest 3 3 closed ; found 1 0"
+    ),
+    "a segment that recovery needs is not removed": (
+        "open write_ahead=true retention_bytes=1 | segment | accept | roll | accept | roll | accept | roll"
+        " -> closed 2 3 4 | segment seq=2 -> closed 2 3 4 5 | segment seq=1 -> closed 4 5 6 ; found 2 0"
+        " | settle 3 | segment -> closed ; manifest 8 7 open"
+    ),
+    "retention goes on in a journal that was recovered": (
+        "open write_ahead=true | accept | roll | segment 2 | close"
+        " | open write_ahead=true retention_bytes=1 | segment -> closed 1 2 3 4"
+        " | segment seq=1 -> closed ; manifest 6 5 open"
+    ),
+}
 
-    writer.close()
 
-    assert while_open == [OPEN_1, "journal.json"]
-    assert files(journal) == ["journal.json", CLOSED_1]
-    assert seqs(journal) == [1]
+@pytest.mark.parametrize("script", PROMISES.values(), ids=PROMISES)
+def test_the_files(stage: JournalStage, script: str) -> None:
+    play(stage, script)
 
 
 def test_a_segment_begins_with_its_start_and_ends_with_what_it_holds(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer, transitions=2)
-    writer.flush()
+    write_frames(writer, transitions=2)
     write_event(writer)
     writer.close()
 
@@ -86,50 +129,28 @@ def test_the_times_of_a_frame_are_those_of_its_rows_in_virtual_time(writer: Jour
     assert (header.min_at, header.max_at) == (1000, 2000)
 
 
-def test_accepted_events_are_counted_in_the_summary_and_say_what_recovery_needs(
-    open_writer: Open, journal: Path
-) -> None:
+def test_a_closed_segment_counts_its_accepted_events(open_writer: Open, journal: Path) -> None:
     writer = open_writer(write_ahead=True)
     writer.append_accepted(b'{"number":1}')
     writer.append_accepted(b'{"number":2}')
-    write_event(writer, accepted_seq=1)
-    writer.flush()
-    writer.roll()
+    write_segments(writer, accepted_seq=1)
     write_event(writer, accepted_seq=2)
     writer.close()
 
-    first, second = map(read_summary, segments(journal))
-    assert first is not None
-    assert second is not None
-    assert (first.first_accepted, first.accepted, first.recover_from, first.outstanding_from) == (1, 2, 1, 2)
-    assert (second.first_accepted, second.accepted, second.recover_from, second.outstanding_from) == (3, 0, 3, 3)
+    first, second = (summary for summary in map(read_summary, segments(journal)) if summary is not None)
+    assert (first.first_accepted, first.accepted, second.first_accepted, second.accepted) == (1, 2, 3, 0)
     assert (second.first_seq, second.events) == (2, 1)
     frame = frames_of(segment_path(journal, 1))[1]
     assert (frame.header.kind, frame.header.first_seq, frame.payload) == (ACCEPTED, 1, b'{"number":1}')
 
 
 def test_a_segment_has_the_times_of_its_own_rows(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer, transitions=1)
-    writer.flush()
-    writer.roll()
-    for _ in range(2):
-        write_event(writer)
-        writer.flush()
+    write_segments(writer, transitions=1)
+    write_frames(writer, 2)
     writer.close()
 
     times = [(summary.min_at, summary.max_at) for summary in map(read_summary, segments(journal)) if summary]
     assert times == [(990, 1020), (1990, 3020)]
-
-
-def test_rows_are_kept_in_memory_until_there_are_enough_of_them(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(buffer_rows=2)
-
-    write_event(writer)
-    after_one = seqs(journal)
-    write_event(writer)
-
-    assert after_one == []
-    assert seqs(journal) == [1, 2]
 
 
 def test_segments_are_rolled_by_size(open_writer: Open, journal: Path) -> None:
@@ -163,24 +184,9 @@ def test_an_event_and_its_transitions_are_in_one_segment(open_writer: Open, jour
             assert frame.header.transitions == 2 * frame.header.events
 
 
-def test_a_segment_is_rolled_by_age_with_the_next_flush(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(segment_age_s=3600.0)
-    write_event(writer)
-    writer.flush()
-    young = files(journal)
-    writer.log._segment.opened_s -= 3600.0
-
-    writer.flush()
-
-    assert young == [OPEN_1, "journal.json"]
-    assert files(journal) == [OPEN_2, "journal.json", CLOSED_1]
-    assert manifest_of(journal) == Manifest(1, 1, False)
-
-
 def test_an_old_segment_is_closed_while_nothing_happens(open_writer: Open, journal: Path) -> None:
     writer = open_writer(segment_age_s=0.01)
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
 
     until(lambda: seqs(journal) == [1], "the segment's end")
 
@@ -191,8 +197,7 @@ def test_an_old_segment_is_closed_while_nothing_happens(open_writer: Open, journ
 def test_an_age_may_be_longer_than_any_wait(open_writer: Open) -> None:
     """It ended the journal's own thread."""
     writer = open_writer(segment_age_s=1e9, durability="interval", sync_interval_ms=10**12)
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     keeper = writer._keeper._thread.thread
     assert keeper is not None
 
@@ -201,24 +206,12 @@ def test_an_age_may_be_longer_than_any_wait(open_writer: Open) -> None:
     assert keeper.is_alive()
 
 
-def test_an_empty_segment_is_not_rolled(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(segment_bytes=1024)
-    writer.log._segment.opened_s -= 3600.0
-
-    writer.flush()
-    writer.roll()
-
-    assert files(journal) == [OPEN_1, "journal.json"]
-
-
 def test_under_interval_the_disk_has_it_soon_while_nothing_happens(open_writer: Open) -> None:
     writer = open_writer(durability="interval", sync_interval_ms=1)
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
 
     until(lambda: writer.log.syncs == 1, "the fsync")
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     until(lambda: writer.log.syncs == 2, "the second fsync")
 
 
@@ -237,42 +230,9 @@ def test_the_journals_thread_starts_after_a_start_that_has_raised(
     with pytest.raises(RecursionError):
         writer.flush()
 
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
 
     until(lambda: writer.log.syncs == 1, "the fsync")
-
-
-@pytest.mark.parametrize(("durability", "syncs"), [("none", 0), ("sync", 2)])
-def test_each_flush_waits_for_the_disk_under_sync_alone(open_writer: Open, durability: str, syncs: int) -> None:
-    writer = open_writer(durability=durability)
-    write_event(writer)
-    writer.flush()
-    write_event(writer)
-    writer.flush()
-    writer.flush()
-
-    assert writer.log.syncs == syncs
-
-
-def test_a_journal_without_events_has_no_segments(writer: JournalWriter, journal: Path) -> None:
-    writer.close()
-
-    assert files(journal) == ["journal.json"]
-    assert manifest_of(journal) == Manifest(1, 0, True)
-    assert verify(journal) == (0, 0, (), (), ())
-
-
-def test_closing_can_be_repeated_and_flushing_after_it_does_nothing(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer)
-
-    writer.close()
-    writer.close()
-    writer.flush()
-    writer.roll()
-
-    assert files(journal) == ["journal.json", CLOSED_1]
-    assert manifest_of(journal) == Manifest(1, 1, True)
 
 
 def test_an_event_after_the_close_is_refused(writer: JournalWriter, journal: Path) -> None:
@@ -337,123 +297,15 @@ def test_an_unreadable_manifest_is_reported(writer: JournalWriter, journal: Path
 # -- retention -------------------------------------------------------------------------------------------------------
 
 
-def make_old(journal: Path, *numbers: int) -> None:
-    for number in numbers:
-        os.utime(segment_path(journal, number), (1, 1))
-
-
-def write_segments(writer: JournalWriter, count: int) -> None:
-    for _ in range(count):
-        write_event(writer, JobEvent("entity " * 20), transitions=1)
-        writer.flush()
-        writer.roll()
-
-
-def test_segments_that_are_old_are_removed_when_the_next_one_is_closed(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(retention_s=3600.0)
-    write_segments(writer, 4)
-    make_old(journal, 1, 2, 4)
-
-    write_segments(writer, 1)
-
-    # The fourth is old, too, and stays: what comes after a segment that stays does as well.
-    assert [path.name for path in segments(journal)] == [f"segment-0000000{number}.journal" for number in (3, 4, 5)]
-    assert manifest_of(journal) == Manifest(3, 5, False)
-    assert seqs(journal) == seqs(journal, TRANSITIONS) == [3, 4, 5]
-    assert verify(journal).problems == ()
-
-
 def test_old_segments_are_removed_while_nothing_happens(open_writer: Open, journal: Path) -> None:
     writer = open_writer(retention_s=0.02, segment_age_s=0.01)
 
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
 
     until(lambda: manifest_of(journal) == Manifest(2, 1, False), "the segment's removal from the manifest")
     until(lambda: not segments(journal), "the segment's removal")
     assert seqs(journal) == []
     assert verify(journal).problems == ()
-
-
-def test_the_oldest_segments_beyond_the_size_are_removed(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(retention_bytes=10_000_000)
-    write_segments(writer, 1)
-    size = segment_path(journal, 1).stat().st_size
-    writer.log.config = writer.config.model_copy(update={"retention_bytes": 3 * size + size // 2})
-
-    write_segments(writer, 4)
-
-    assert [path.name for path in segments(journal)] == [f"segment-0000000{number}.journal" for number in (3, 4, 5)]
-    assert manifest_of(journal) == Manifest(3, 5, False)
-    assert verify(journal) == (3, 3, (), tuple(open_segments(journal)), ())
-
-
-def test_without_retention_no_segment_is_removed(open_writer: Open, journal: Path) -> None:
-    writer = open_writer()
-    write_segments(writer, 3)
-    make_old(journal, 1, 2, 3)
-
-    writer.close()
-
-    assert len(segments(journal)) == 3
-
-
-def test_the_close_removes_what_is_too_much(open_writer: Open, journal: Path) -> None:
-    writer = open_writer()
-    write_segments(writer, 2)
-    write_event(writer)
-    writer.log.config = writer.config.model_copy(update={"retention_bytes": 1})
-
-    writer.close()
-
-    # The one that is closed by it stays.
-    assert files(journal) == ["journal.json", "segment-00000003.journal"]
-    assert manifest_of(journal) == Manifest(3, 3, True)
-    assert verify(journal) == (1, 0, (), (), ())
-
-
-def test_a_segment_that_recovery_needs_is_not_removed(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(write_ahead=True, retention_bytes=1)
-    write_segments(writer, 1)
-    for _ in range(3):
-        writer.append_accepted(b'{"number":1}')
-        writer.roll()
-    held = [path.name for path in segments(journal)]
-    write_event(writer, accepted_seq=2)
-    writer.flush()
-    writer.roll()
-    held_by_the_first = [path.name for path in segments(journal)]
-
-    write_event(writer, accepted_seq=1)
-    writer.flush()
-    writer.roll()
-
-    assert held == held_by_the_first[:3] == [f"segment-0000000{number}.journal" for number in (2, 3, 4)]
-    assert [path.name for path in segments(journal)] == [f"segment-0000000{number}.journal" for number in (4, 5, 6)]
-    assert verify(journal).problems == ()
-    writer.settle(3)
-    write_segments(writer, 1)
-    assert segments(journal) == []
-    assert manifest_of(journal) == Manifest(8, 7, False)
-
-
-def test_retention_goes_on_in_a_journal_that_was_recovered(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(write_ahead=True)
-    writer.append_accepted(b'{"number":1}')
-    writer.roll()
-    write_segments(writer, 2)
-    writer.close()
-
-    writer = open_writer(write_ahead=True, retention_bytes=1)
-    write_segments(writer, 1)
-    while_needed = len(segments(journal))
-    write_event(writer, accepted_seq=1)
-    writer.flush()
-    writer.roll()
-
-    assert while_needed == 4
-    assert segments(journal) == []
-    assert manifest_of(journal) == Manifest(6, 5, False)
 
 
 # -- folders ---------------------------------------------------------------------------------------------------------
@@ -463,14 +315,6 @@ def test_a_folder_is_made_with_its_parents(open_writer: Open, tmp_path: Path) ->
     open_writer(tmp_path / "a" / "b").close()
 
     assert verify(tmp_path / "a" / "b").events == 0
-
-
-def test_a_folder_that_exists_and_is_empty_is_taken(open_writer: Open, journal: Path) -> None:
-    journal.mkdir()
-
-    open_writer()
-
-    assert files(journal) == [OPEN_1, "journal.json"]
 
 
 @pytest.mark.parametrize("left", ["journal.json", OPEN_1, CLOSED_1])
@@ -494,8 +338,7 @@ def test_a_folder_with_a_journal_is_refused(open_writer: Open, journal: Path, le
 @pytest.mark.parametrize("write_ahead", [False, True])
 def test_a_second_writer_of_a_folder_is_refused(open_writer: Open, journal: Path, write_ahead: bool) -> None:
     writer = open_writer(write_ahead=True)
-    write_event(writer)
-    writer.flush()
+    write_frames(writer)
     before = files(journal)
 
     with pytest.raises(JournalError, match="journal: is being written by another process, or another writer of this"):

@@ -10,10 +10,9 @@ import pytest
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import read
-from dispatcher.journal.format.segments import segments
 from dispatcher.journal.read import read_unhandled
 
-from .conftest import frames_of
+from ...kit.journals import frames_of, segments
 
 WAIT_S = 60.0
 

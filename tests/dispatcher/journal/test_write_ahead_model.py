@@ -13,11 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, read_rows, recover, verify
-from dispatcher.journal.format.segments import segments
 from dispatcher.journal.format.summary import Summary
 
 from ...kit import tries
-from .conftest import JobEvent, after_a_crash, crash_amid, write_event
+from ...kit.journals import JobEvent, after_a_crash, crash_amid, segments, write_event
 
 
 class WriteAhead(RuleBasedStateMachine):

@@ -19,9 +19,7 @@ from dispatcher.journal.format.event_codec import describe, encode_payload
 
 from ...journal_rows import begin, end
 from ...kit import TIMEOUT_S
-from .conftest import Job, JobEvent, State, rows, write_event
-
-Open = Callable[..., JournalWriter]
+from ...kit.journals import Job, JobEvent, State, rows, write_event, write_segments
 
 ODD_STRINGS = [
     "",
@@ -149,9 +147,7 @@ def test_a_relative_path_stays_the_same_folder_when_the_process_changes_its_dire
     writer = JournalWriter("journal", JournalConfig())
     monkeypatch.chdir("elsewhere")
 
-    write_event(writer)
-    writer.flush()
-    writer.roll()
+    write_segments(writer)
     writer.close()
 
     assert writer.path == tmp_path / "journal"
