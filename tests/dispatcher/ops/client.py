@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -29,6 +29,18 @@ class JobEvent(Event[Job]):
     def __init__(self, type: Job, entity: str | None = None) -> None:
         super().__init__(type)
         self.entity = entity
+
+
+def seeing(sees: Callable[[str | None], bool]) -> Any:
+    """`may_see` of users who see the entities of which this is true; None stands for everything."""
+
+    async def may_see(_: object) -> Callable[[str | None], bool]:
+        return sees
+
+    return may_see
+
+
+ENTITIES_ONLY = seeing(lambda entity: entity is not None)
 
 
 class Client:

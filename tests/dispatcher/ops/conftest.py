@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from dispatcher.ops import ops_app
+
+from .client import Client, Hanging, hanging
 
 
 @pytest.fixture(autouse=True)
 def _alone(alone: None) -> None:
     pass
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(ops_app(name="daemon"))
+
+
+@pytest.fixture
+def central() -> Iterator[Hanging]:
+    with hanging("central") as found:
+        yield found
+
+
+@pytest.fixture
+def kept() -> list[object]:
+    """Keeps alive until its end what a test makes: the process knows dispatchers and sources by weak references."""
+    return []

@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-
 from pydantic import BaseModel, Field, RootModel, SecretStr
-from starlette.requests import Request
 
 from dispatcher import (
     AsyncDispatcher,
@@ -162,15 +158,6 @@ def test_settings_that_raise_are_left_out() -> None:
 
     assert "broken" not in configured(Client(ops_app()))
     assert broken.name == "broken"
-
-
-def test_who_may_not_see_everything_does_not_see_the_configuration() -> None:
-    async def may_see(_: Request) -> object:
-        return lambda entity: entity is not None
-
-    client = Client(ops_app(may_see=may_see))  # type: ignore[arg-type]
-
-    assert client.error("/configuration")[0] == 403
 
 
 def test_the_process_tells_versions_and_its_threads_without_their_stacks() -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-
-from starlette.requests import Request
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
@@ -19,7 +16,9 @@ from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import OpsConfig, ops_app
 
 from ...journal_rows import begin, end
-from .client import Client
+from ...kit.scenarios import play
+from .client import Client, seeing
+from .stage import told
 
 NS_PER_S = 1_000_000_000
 
@@ -55,9 +54,13 @@ class Things:
         return "NEW" if machine == self._machine else None
 
 
+Add = Callable[..., None]
+
+
 @pytest.fixture
-def client() -> Client:
-    return Client(ops_app())
+def things(kept: list[object]) -> Add:
+    """Adds a source to the process."""
+    return lambda *args, **entities: kept.append(Things(*args, **entities))
 
 
 def keep(*rows: tuple[str, str, str, str, str | None]) -> int:
@@ -66,53 +69,75 @@ def keep(*rows: tuple[str, str, str, str, str | None]) -> int:
     return ring.history(rows[0][0]).transitions[-1].number
 
 
-def test_kinds_of_machines_are_listed_and_added_up(client: Client) -> None:
-    sources = [Things("Job", a=("UP", 1), b=("DOWN", 2)), Things("Job", c=("UP", 1)), Things("Batch", d=("NEW", 1))]
+class EntityStage:
+    """Sources of entities, `source Job a=UP:1`, and the transitions that the process keeps, a second apart."""
 
-    found = client.json("/machines")
+    def __init__(self, client: Client, things: Add) -> None:
+        self._client = client
+        self._things = things
+        self._now_s = 0
 
-    assert found["items"] == [
-        {"machine": "Batch", "entities": {"NEW": 1}, "transitions": 10, "invalid": 1},
-        {"machine": "Job", "entities": {"UP": 2, "DOWN": 1}, "transitions": 20, "invalid": 2},
-    ]
-    assert (found["total"], found["next"], len(sources)) == (2, None, 3)
+    def play(self, verb: str, *words: str) -> None:
+        if verb == "source":
+            entities = [(each.rpartition("=")[0], each.rpartition("=")[2].split(":")) for each in words[1:]]
+            self._things(words[0], **{id: (state, float(since)) for id, (state, since) in entities})
+        elif verb == "ring":
+            entity, from_state, event, to_state = words
+            self._now_s += 1
+            row = (entity, "Job", from_state, event, None if to_state == "-" else to_state, self._now_s * NS_PER_S)
+            ring.add([row])
+        else:
+            ring.resize(int(words[0]))
 
-
-def test_entities_are_listed_by_id_in_pages(client: Client) -> None:
-    sources = [Things("Job", a=("UP", 1.5), c=("DOWN", 2)), Things("Job", b=("UP", 3))]
-
-    first = client.json("/machines/Job/entities", limit=2)
-    second = client.json("/machines/Job/entities", limit=2, after=first["next"])
-
-    assert first["items"] == [
-        {"id": "a", "state": "UP", "since": 1500, "last_event": None},
-        {"id": "b", "state": "UP", "since": 3000, "last_event": None},
-    ]
-    assert [each["id"] for each in second["items"]] == ["c"]
-    assert (first["next"], first["total"], second["next"], len(sources)) == ("b", 3, None, 2)
-
-
-def test_entities_are_chosen_by_state_and_prefix(client: Client) -> None:
-    source = Things("Job", a1=("UP", 1), a2=("DOWN", 1), b1=("UP", 1))
-
-    by_state = client.json("/machines/Job/entities", state="UP")["items"]
-    by_prefix = client.json("/machines/Job/entities", prefix="a")["items"]
-
-    assert [each["id"] for each in by_state] == ["a1", "b1"]
-    assert [each["id"] for each in by_prefix] == ["a1", "a2"]
-    assert client.json("/machines/Job/entities", state="GONE")["items"] == []
-    assert source is not None
+    def look(self, what: str) -> Iterable[object]:
+        path, _, fields = what.removeprefix("!").partition("#")
+        found = self._client.request("GET", path)
+        if what.startswith("!"):
+            return [found.status_code]
+        body = found.json()
+        return told(body["history"] if fields.startswith("@") else body, fields.removeprefix("@"))
 
 
-def test_who_may_see_few_entities_gets_short_pages_that_lead_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+SCENARIOS = {
+    "kinds of machines are listed and added up": "source Job a=UP:1 b=DOWN:2 | source Job c=UP:1 | source Batch "
+    "d=NEW:1 -> /machines#machine,transitions,invalid,entities Batch:10:1:{'NEW':_1} Job:20:2:{'UP':_2,_'DOWN':_1} ; "
+    "/machines#total,next 2:None",
+    "entities are listed by id in pages": "source Job a=UP:1.5 c=DOWN:2 | source Job b=UP:3 -> "
+    "/machines/Job/entities?limit=2#id,state,since,last_event a:UP:1500:None b:UP:3000:None ; "
+    "/machines/Job/entities?limit=2#next,total b:3 ; /machines/Job/entities?after=b#id c ; "
+    "/machines/Job/entities?after=b#next None",
+    "entities are chosen by state and prefix": "source Job a1=UP:1 a2=DOWN:1 b1=UP:1 -> "
+    "/machines/Job/entities?state=UP#id a1 b1 ; /machines/Job/entities?prefix=a#id a1 a2 ; "
+    "/machines/Job/entities?state=GONE#id",
+    "an id may have slashes": "source Node rack/1:80=UP:1 -> /entities/rack%2F1:80#id rack/1:80",
+    "an id of several machines has to be told apart": "source Job x=UP:1 | source Batch x=NEW:2 -> !/entities/x 400 ; "
+    "/entities/x?machine=Batch#state NEW",
+    "an entity has its history from the ring": "source Job job_1=UP:2 | ring job_1 NEW START UP | ring job_2 NEW "
+    "START UP | ring job_1 UP START - -> /entities/job_1#id,machine,state,since,complete job_1:Job:UP:2000:True ; "
+    "/entities/job_1#@at,from_state,event_type,to_state,valid 3000:UP:START:UP:False 1000:NEW:START:UP:True ; "
+    "/entities/job_1?limit=1#@wait_s,handling_s,error,data None:None:None:None ; /entities/job_1#@next None",
+    "a history whose beginning was forgotten is not complete": "source Job job_1=DOWN:3 | keep 2 | ring job_1 NEW "
+    "START UP | ring job_1 UP STOP DOWN | ring job_2 NEW START UP -> /entities/job_1#@to_state DOWN ; "
+    "/entities/job_1#complete False",
+    "an entity that is gone has the state of its last transition": "ring job_9 NEW START UP | ring job_9 UP PING UP | "
+    "ring job_9 UP STOP - -> /entities/job_9#machine,state,since,is_kept Job:UP:1000:False",
+}
+
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_the_api_says(client: Client, things: Add, script: str) -> None:
+    ring.resize(100)
+    play(EntityStage(client, things), script)
+
+
+def test_who_may_see_few_entities_gets_short_pages_that_lead_to_them(
+    things: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A page looked at every entity, so one request could walk over a million of them."""
     monkeypatch.setattr("dispatcher.ops.entities._MOST_LOOKED", 2000)
-    source = Things("Job", **{f"job_{number:05}": ("UP", 1.0) for number in range(5000)})
+    things("Job", **{f"job_{number:05}": ("UP", 1.0) for number in range(5000)})
+    client = Client(ops_app(may_see=seeing(lambda entity: entity == "job_04711")))
 
-    async def may_see(_: Request) -> Callable[[str | None], bool]:
-        return lambda entity: entity == "job_04711"
-
-    client = Client(ops_app(may_see=may_see))
     pages = [client.json("/machines/Job/entities")]
     while pages[-1]["next"] is not None:
         pages.append(client.json("/machines/Job/entities", after=pages[-1]["next"]))
@@ -120,40 +145,10 @@ def test_who_may_see_few_entities_gets_short_pages_that_lead_to_them(monkeypatch
     assert [[each["id"] for each in page["items"]] for page in pages] == [[], [], ["job_04711"]]
     assert [page["next"] for page in pages if "job_" in str(page["next"])] == [], "of an entity it may not see"
     assert client.error("/machines/Job/entities", after="job_00001")[0] == 400
-    assert source is not None
 
 
-def test_an_entity_has_its_history_from_the_ring(client: Client) -> None:
-    source = Things("Job", job_1=("UP", 2))
-    first = keep(
-        ("job_1", "Job", "NEW", "START", "UP"),
-        ("job_2", "Job", "NEW", "START", "UP"),
-        ("job_1", "Job", "UP", "START", None),
-    )
-
-    found = client.json("/entities/job_1")
-
-    assert (found["id"], found["machine"], found["state"], found["since"]) == ("job_1", "Job", "UP", 2000)
-    assert found["history"]["items"][0] == {
-        "at": 3000,
-        "seq": first + 2,
-        "machine": "Job",
-        "from_state": "UP",
-        "event_type": "START",
-        "to_state": "UP",
-        "valid": False,
-        "wait_s": None,
-        "handling_s": None,
-        "error": None,
-        "data": None,
-    }
-    assert [each["valid"] for each in found["history"]["items"]] == [False, True]
-    assert (found["complete"], found["history"]["next"]) == (True, None)
-    assert source is not None
-
-
-def test_a_history_comes_in_pages_and_says_where_it_begins(client: Client) -> None:
-    source = Things("Job", job_1=("DOWN", 3))
+def test_a_history_comes_in_pages_and_says_where_it_begins(client: Client, things: Add) -> None:
+    things("Job", job_1=("DOWN", 3))
     first = keep(
         ("job_1", "Job", "NEW", "START", "UP"),
         ("job_1", "Job", "UP", "STOP", "DOWN"),
@@ -166,61 +161,19 @@ def test_a_history_comes_in_pages_and_says_where_it_begins(client: Client) -> No
     assert [each["seq"] for each in newest["history"]["items"]] == [first + 2, first + 1]
     assert [each["seq"] for each in oldest["history"]["items"]] == [first]
     assert (newest["complete"], oldest["complete"], oldest["history"]["next"]) == (False, True, None)
-    assert source is not None
 
 
-def test_a_history_whose_beginning_was_forgotten_is_not_complete(client: Client) -> None:
-    source = Things("Job", job_1=("DOWN", 3))
-    ring.resize(2)
-    keep(("job_1", "Job", "NEW", "START", "UP"))
-    keep(("job_1", "Job", "UP", "STOP", "DOWN"), ("job_2", "Job", "NEW", "START", "UP"))
-
-    found = client.json("/entities/job_1")
-
-    assert [each["to_state"] for each in found["history"]["items"]] == ["DOWN"]
-    assert found["complete"] is False
-    assert source is not None
-
-
-def test_an_entity_that_is_gone_has_the_state_of_its_last_transition(client: Client) -> None:
-    keep(
-        ("job_9", "Job", "NEW", "START", "UP"),
-        ("job_9", "Job", "UP", "PING", "UP"),
-        ("job_9", "Job", "UP", "STOP", None),
-    )
-
-    found = client.json("/entities/job_9")
-
-    assert (found["machine"], found["state"], found["since"], found["is_kept"]) == ("Job", "UP", 1000, False)
-
-
-def test_an_id_of_several_machines_has_to_be_told_apart(client: Client) -> None:
-    sources = [Things("Job", x=("UP", 1)), Things("Batch", x=("NEW", 2))]
-
-    assert client.error("/entities/x") == (
-        400,
-        "several machines have an entity 'x'; choose machine=Batch or machine=Job",
-    )
-    assert client.json("/entities/x", machine="Batch")["state"] == "NEW"
-    assert len(sources) == 2
-
-
-def test_an_id_may_have_slashes(client: Client) -> None:
-    source = Things("Node", **{"rack/1:80": ("UP", 1)})
-
-    assert client.json("/entities/rack%2F1:80")["id"] == "rack/1:80"
-    assert source is not None
-
-
-def test_the_ring_can_be_switched_off(client: Client) -> None:
-    Client(ops_app(OpsConfig(transitions_kept=0)))
+def test_the_ring_can_be_switched_off() -> None:
+    ops_app(OpsConfig(transitions_kept=0))
 
     ring.add([("a", "Job", "NEW", "START", "UP", 1)])
 
     assert (ring.most, ring.size()) == (0, 0)
 
 
-def test_the_history_of_an_entity_spans_the_partitions_of_a_journal_in_pages(client: Client, tmp_path: Path) -> None:
+def test_the_history_of_an_entity_spans_the_partitions_of_a_journal_in_pages(
+    client: Client, kept: list[object], tmp_path: Path
+) -> None:
     earlier = PartitionedJournal(tmp_path, JournalConfig(write_ahead=True))
     for writer, at in zip(earlier.open(3), (1, 4, 2), strict=True):
         begin(writer, at * NS_PER_S)
@@ -228,28 +181,26 @@ def test_the_history_of_an_entity_spans_the_partitions_of_a_journal_in_pages(cli
             writer.add_transition("Lamp", "lamp", "ON", "PRESSED", "ON", valid=True)
         end(writer, "lamps", "Switch", "PRESSED", "handled")
     earlier.close()
-    later = PartitionedJournal(tmp_path, JournalConfig(write_ahead=True))
-    dispatcher = MultiDispatcher(partitions=1, journal=later)
+    with closing(PartitionedJournal(tmp_path, JournalConfig(write_ahead=True))) as later:
+        kept.append(MultiDispatcher(partitions=1, journal=later))
 
-    pages = [client.json("/entities/lamp", limit=4)]
-    pages.append(client.json("/entities/lamp", limit=4, after=pages[0]["history"]["next"]))
+        pages = [client.json("/entities/lamp", limit=4)]
+        pages.append(client.json("/entities/lamp", limit=4, after=pages[0]["history"]["next"]))
 
     assert [[item["at"] // 1000 for item in page["history"]["items"]] for page in pages] == [[4, 4, 2, 2], [1, 1]]
     assert [(page["history"]["next"], page["complete"]) for page in pages] == [("4", False), (None, True)]
-    assert dispatcher.journal is later
-    later.close()
 
 
 def test_a_journal_that_is_gone_or_cannot_be_read_takes_no_other_history_with_it(
-    client: Client, tmp_path: Path
+    client: Client, kept: list[object], things: Add, tmp_path: Path
 ) -> None:
-    writers = [JournalWriter(tmp_path / name) for name in ("gone", "a file")]
-    stopped = [AsyncDispatcher(name=writer.path.name, journal=writer) for writer in writers]
-    for each in stopped:
-        with each:
+    for name in ("gone", "a file"):
+        stopped = AsyncDispatcher(name=name, journal=JournalWriter(tmp_path / name))
+        with stopped:
             pass
-        shutil.rmtree(tmp_path / each.name)
-    source = Things("Job", job_1=("UP", 2))
+        kept.append(stopped)
+        shutil.rmtree(tmp_path / name)
+    things("Job", job_1=("UP", 2))
     keep(("job_1", "Job", "NEW", "START", "UP"))
 
     unknown = client.get("/entities/nobody")
@@ -260,8 +211,6 @@ def test_a_journal_that_is_gone_or_cannot_be_read_takes_no_other_history_with_it
     assert len(known["history"]["items"]) == 1
     assert (unreadable.status_code, "a file" in unreadable.json()["error"]) == (503, True)
     (tmp_path / "a file").unlink()
-    assert len(stopped) == 2
-    assert source is not None
 
 
 class Keeping(Things):
@@ -271,9 +220,11 @@ class Keeping(Things):
         return [replace(each, data='{"battery":7}') for each in super().find_entity(entity, machine)]
 
 
-def test_an_entity_and_its_history_have_the_data_that_it_keeps(client: Client, tmp_path: Path) -> None:
+def test_an_entity_and_its_history_have_the_data_that_it_keeps(
+    client: Client, kept: list[object], tmp_path: Path
+) -> None:
     writer = JournalWriter(tmp_path / "journal")
-    dispatcher = AsyncDispatcher(name="lamps", journal=writer)
+    kept.append(AsyncDispatcher(name="lamps", journal=writer))
     for to_state, data in (("ON", '{"version":1,"data":{"battery":9}}'), ("ON", None)):
         begin(writer, NS_PER_S)
         writer.add_transition("Lamp", "lamp", "OFF", "PRESSED", to_state, valid=True, data=data)
@@ -281,9 +232,8 @@ def test_an_entity_and_its_history_have_the_data_that_it_keeps(client: Client, t
     writer.flush()
 
     gone = client.json("/entities/lamp")
-    source = Keeping("Lamp", lamp=("ON", 1))
+    kept.append(Keeping("Lamp", lamp=("ON", 1)))
     live = client.json("/entities/lamp")
 
     assert (gone["data"], live["data"]) == ({"battery": 9}, {"battery": 7})
     assert [item["data"] for item in live["history"]["items"]] == [None, {"battery": 9}]
-    assert (dispatcher.name, source is not None) == ("lamps", True)

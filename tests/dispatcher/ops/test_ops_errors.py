@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra web is not installed")
-
 from dispatcher import JournalWriter
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.ops import ops_app
 
 from .client import Client, Job, hanging
-
-
-@pytest.fixture
-def client() -> Client:
-    return Client(ops_app())
 
 
 @pytest.mark.parametrize(
@@ -132,10 +125,21 @@ GETS = (
     "/dispatchers/central/running",
     "/dispatchers/central/running?samples=2&interval_ms=1",
     "/dispatchers/central/failures",
+    "/dispatchers/central/failures/groups",
+    "/dispatchers/central/lanes",
+    "/dispatchers/central/curves",
+    "/dispatchers/central/scheduled",
+    "/dispatchers/central/retrying",
+    "/overview",
+    "/configuration",
+    "/process/threads",
     "/threads",
     "/machines",
+    "/journal",
+    "/journal/check",
     "/journal/tail",
     "/journal/state",
+    "/changes",
 )
 
 

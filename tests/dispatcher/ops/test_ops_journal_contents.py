@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra web is not installed")
-
-from starlette.requests import Request
-
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
-from dispatcher.ops import ops_app
 from dispatcher.ops.journal_contents import check_journal, outstanding_events
 from dispatcher.ops.journals import ScanDeadline
 from dispatcher.web.plain_answers import Refusal
@@ -67,11 +62,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
             yield found
         finally:
             found.release.set()
-
-
-@pytest.fixture
-def client() -> Client:
-    return Client(ops_app())
 
 
 def write(path: Path, events: int) -> JournalWriter:
@@ -167,20 +157,6 @@ def test_what_was_accepted_and_not_handled_comes_in_pages_oldest_first(client: C
     assert [each["entity"] for each in second["items"]] == ["late_1", "late_2"]
     assert (first["next"], second["next"]) == ("302", None)
     assert client.json("/journal")["outstanding"] == 4
-
-
-def test_who_may_not_see_an_entity_is_not_told_what_was_accepted_for_it(shop: Shop) -> None:
-    async def may_see(_: Request) -> object:
-        return lambda entity: entity == "mine"
-
-    shop.post("stuck", Order.HANG)
-    assert shop.entered.wait(WAIT_S)
-    shop.post("theirs")
-    shop.dispatcher.post_after(3600, OrderEvent(Order.PLACED, "mine"), key="about theirs")
-
-    found = Client(ops_app(may_see=may_see)).json("/journal/outstanding")  # type: ignore[arg-type]
-
-    assert [(each["entity"], each["key"]) for each in found["items"]] == [("mine", "")]
 
 
 def test_a_scan_for_what_is_outstanding_ends_at_its_deadline(shop: Shop) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra web is not installed")
-
 from dispatcher import AsyncDispatcher, DeadLetters, JournalError
 from dispatcher.ops import OpsConfig, ops_app
 from dispatcher.ops.letter_folders import LetterFolder
@@ -32,11 +30,6 @@ def folder(tmp_path: Path) -> Path:
 def shop(folder: Path) -> Iterator[AsyncDispatcher]:
     with failing(folder) as dispatcher:
         yield dispatcher
-
-
-@pytest.fixture
-def client() -> Client:
-    return Client(ops_app())
 
 
 def place(shop: AsyncDispatcher, *entities: str, type: Order = Order.PLACED) -> None:
@@ -172,23 +165,6 @@ def test_a_letter_that_is_not_there_and_other_targets_are_not_found(client: Clie
         assert client.error(f"{LETTERS}/x")[0] == 404
         assert client.error(f"{LETTERS}/{'9' * 5000}")[0] == 404
         assert client.error(LETTERS, after="x")[0] == 400
-
-
-def test_users_find_the_letters_of_their_entities_without_their_errors(shop: AsyncDispatcher) -> None:
-    async def may_see(request: object) -> Any:
-        return lambda entity: entity == "mine"
-
-    place(shop, "mine", "other")
-    client = Client(ops_app(OpsConfig(show_payloads=True), may_see=may_see))
-
-    found, whole = client.json(LETTERS), client.json(f"{LETTERS}/1")
-
-    assert (entities(found), found["total"]) == (["mine"], None)
-    assert found["items"][0]["error"] == "ValueError"
-    assert (whole["error"], whole["traceback"], whole["event"]) == ("ValueError", "", None)
-    assert client.error(f"{LETTERS}/2")[0] == 404
-    assert client.json(LETTERS, search="stock")["items"] == []
-    assert entities(client.json(LETTERS, search="mine")) == ["mine"]
 
 
 # -- folders that are not as they should be ----------------------------------------------------------------------------

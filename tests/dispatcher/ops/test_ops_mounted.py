@@ -11,9 +11,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
 import pytest
 
-pytest.importorskip("starlette", reason="the extra web is not installed")
-
 from dispatcher.ops import ops_app
 from dispatcher.ops.stream import FailureFeed, ops_events
 from dispatcher.view import FailureRecord
 
+from ...kit.scenarios import play
 from .client import Client
 
 
 class View:
     """A dispatcher with failures that a test adds."""
 
-    def __init__(self, name: str = "central") -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self._failures: list[FailureRecord] = []
         self.looks = 0
 
-    def fail(self, times: int = 1) -> None:
+    def fail(self, times: int) -> None:
         for _ in range(times):
             number = self._failures[0].number + 1 if self._failures else 1
             record = FailureRecord(number, 1.5, "Job", "FAIL", None, "ValueError", f"failure {number}", ())
@@ -41,68 +40,52 @@ class View:
         return self._failures[0].number if self._failures else 0
 
 
-def feed(*views: Any) -> FailureFeed:
-    return FailureFeed(views, 0.0)
+class FeedStage:
+    """The feed of one client, which begins at `begin`, and the failures of dispatchers."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, Any] = {}
+        self.told: list[dict[str, Any]] = []
+
+    def play(self, verb: str, *words: str) -> None:
+        match verb:
+            case "fail":
+                self.views.setdefault(words[0], View(words[0])).fail(int(words[1]))
+            case "begin":
+                self.feed = FailureFeed(list(self.views.values()), 0.0)
+            case "at":
+                self.told = self.feed.look(list(self.views.values()), float(words[0]))
+
+    def look(self, what: str) -> Iterable[object]:
+        if what == "texts":
+            return [view.looks for view in self.views.values()]
+        return [each.get("message", each) for each in self.told]
 
 
-def messages(told: list[dict[str, Any]]) -> list[Any]:
-    return [each.get("message", each.get("dropped")) for each in told]
+SCENARIOS = {
+    "only new failures are told, oldest first": "fail shop 3 | begin | at 0.1 -> told | fail shop 2 | at 0.2 -> told "
+    "failure_4 failure_5 | at 0.3 -> told",
+    "texts of failures are made only for those that are told": "fail shop 1 | begin | at 0.1 | fail shop 10 | at 0.2 "
+    "| fail shop 200 | at 0.3 -> texts 1",
+    "failures of a dispatcher that came later are told": "begin | fail later 1 | at 0.1 -> told failure_1",
+    "at most ten a second are told, and then how many were dropped": "fail shop 0 | begin | fail shop 7 | at 0.2 -> "
+    "told failure_1 failure_2 failure_3 failure_4 failure_5 failure_6 failure_7 | fail shop 7 | at 0.4 -> told "
+    "failure_8 failure_9 failure_10 | fail shop 200 | at 0.9 -> told | at 1.0 -> told {'dropped':_204} | fail shop 1 "
+    "| at 1.2 -> told failure_215",
+}
 
 
-def test_only_new_failures_are_told_oldest_first() -> None:
-    view: Any = View()
-    view.fail(3)
-    client = feed(view)
-    assert client.look([view], 0.1) == []
-
-    view.fail(2)
-
-    told = client.look([view], 0.2)
-    assert messages(told) == ["failure 4", "failure 5"]
-    assert (told[0]["dispatcher"], told[0]["at"], told[0]["event_type"]) == ("central", 1500, "FAIL")
-    assert client.look([view], 0.3) == []
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_a_client_is_told(script: str) -> None:
+    play(FeedStage(), script)
 
 
-def test_texts_of_failures_are_made_only_for_those_that_are_told() -> None:
-    view: Any = View()
-    view.fail()
-    client = feed(view)
-    client.look([view], 0.1)
-    view.fail(10)
-    client.look([view], 0.2)
-    view.fail(200)
-    client.look([view], 0.3)
+def test_a_failure_is_told_with_its_dispatcher_time_and_type() -> None:
+    stage = FeedStage()
+    play(stage, "begin | fail central 1 | at 0.1")
 
-    assert view.looks == 1
-
-
-def test_failures_of_a_dispatcher_that_came_later_are_told() -> None:
-    client, later = feed(), View("later")
-    later.fail()
-    views: Any = [later]
-
-    assert messages(client.look(views, 0.1)) == ["failure 1"]
-
-
-def test_at_most_ten_a_second_are_told_and_then_how_many_were_dropped() -> None:
-    view: Any = View()
-    client = feed(view)
-
-    view.fail(7)
-    first = client.look([view], 0.2)
-    view.fail(7)
-    second = client.look([view], 0.4)
-    view.fail(200)
-    third = client.look([view], 0.9)
-    fourth = client.look([view], 1.0)
-    view.fail()
-    fifth = client.look([view], 1.2)
-
-    assert messages(first) == [f"failure {number}" for number in range(1, 8)]
-    assert messages(second) == ["failure 8", "failure 9", "failure 10"]
-    assert third == []
-    assert fourth == [{"dropped": 204}]
-    assert messages(fifth) == ["failure 215"]
+    [told] = stage.told
+    assert (told["dispatcher"], told["at"], told["event_type"]) == ("central", 1500, "FAIL")
 
 
 def test_numbers_come_once_a_second() -> None:

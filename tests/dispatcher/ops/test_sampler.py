@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher
 from dispatcher.ops.sampler import POINTS, Sampler, SharedSampler
 from dispatcher.util.histogram import Histogram
 from dispatcher.view import FailureKey, QueueCounts
 
+from ...kit import until
+from ...kit.scenarios import play
 from .client import Job
 
-WAIT_S = 60.0
 TypeKey = tuple[str, str]
 
 
@@ -56,251 +54,130 @@ class View:
         return QueueCounts(self.newest, last > most)
 
 
-class Course:
-    """A sampler and its clock."""
+class SamplerStage:
+    """A sampler and its clock. `run 9 handled=10` is nine seconds, in each of which ten events are handled.
+
+    Of the events that are handled, those of `START` are counted by type as well; `timed` of them took 5 ms each.
+    """
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.view: Any = View()
         self.sampler = Sampler(lambda: [self.view], lambda: self.now_s)
 
-    def run(self, seconds: int, each: Callable[[Stats], None]) -> None:
-        for _ in range(seconds):
-            self.now_s += 1.0
-            each(self.view.numbers)
-            self.sampler.sample()
+    def play(self, verb: str, *words: str) -> None:
+        numbers = {name: float(number) for name, _, number in (each.partition("=") for each in words) if number}
+        match verb:
+            case "run":
+                for _ in range(int(words[0])):
+                    self._second(**numbers)
+            case "late":
+                self.now_s += float(words[0])
+            case "queued":
+                self.view.numbers.queue_size = int(words[0])
+            case "newest":
+                self.view.newest = {Job[name]: int(number) for name, number in numbers.items()}
+            case "errors":
+                self.view.failing = {FailureKey("Job", "FAIL", name): int(count) for name, count in numbers.items()}
+            case "another":
+                self.view = View()
+                gc.collect()
 
-
-@pytest.fixture
-def course() -> Course:
-    return Course()
-
-
-def handle(count: int) -> Callable[[Stats], None]:
-    def add(stats: Stats) -> None:
-        stats.handled += count
-
-    return add
-
-
-def test_each_window_has_its_own_rate(course: Course) -> None:
-    course.run(61, handle(10))
-    course.run(9, handle(0))
-    course.run(1, handle(100))
-
-    assert course.sampler.rates(course.view) == {"1s": 100.0, "10s": 10.0, "60s": pytest.approx(10.0, abs=0.2)}
-
-
-def test_a_sampler_that_is_late_counts_the_time_that_has_passed(course: Course) -> None:
-    course.run(5, handle(10))
-    course.now_s += 3.0
-    course.run(1, handle(40))
-
-    assert course.sampler.rates(course.view)["1s"] == 10.0
-
-
-def test_failed_events_count(course: Course) -> None:
-    def fail(stats: Stats) -> None:
-        stats.failed += 2
-
-    course.run(3, fail)
-
-    assert course.sampler.rates(course.view)["10s"] == 2.0
-
-
-def test_failed_events_have_rates_of_their_own(course: Course) -> None:
-    def fail(stats: Stats) -> None:
-        stats.handled += 10
-        stats.failed += 2
-
-    course.run(15, fail)
-    course.run(1, handle(10))
-
-    assert course.sampler.failure_rates(course.view) == {"1s": 0.0, "10s": 1.8, "60s": pytest.approx(1.9, abs=0.1)}
-
-
-def test_the_failed_events_of_a_type_have_a_rate(course: Course) -> None:
-    def fail(failed: int) -> Callable[[Stats], None]:
-        return lambda stats: stats.failed_by_type.update({("Job", "FAIL"): failed})
-
-    course.run(1, fail(4))
-    course.run(1, fail(7))
-
-    assert course.sampler.type_rates(course.view)["Job", "FAIL"].failed_rate == 3.0
-
-
-def test_the_idle_share_is_of_the_last_ten_seconds(course: Course) -> None:
-    def idle(share: float) -> Callable[[Stats], None]:
-        def add(stats: Stats) -> None:
-            stats.idle_s += share
-
-        return add
-
-    course.run(30, idle(1.0))
-    course.run(10, idle(0.25))
-
-    assert course.sampler.idle_share(course.view) == 0.25
-
-
-def test_the_mailbox_latency_is_the_mean_of_the_last_minute(course: Course) -> None:
-    def arrive(ns: int) -> Callable[[Stats], None]:
-        def add(stats: Stats) -> None:
-            assert stats.mailbox_latency is not None
-            stats.mailbox_latency.observe(ns)
-
-        return add
-
-    assert course.sampler.latency_s(course.view) is None
-    course.run(100, arrive(5_000_000))
-    course.run(60, arrive(1_000_000))
-
-    assert course.sampler.latency_s(course.view) == pytest.approx(0.001, rel=0.1)
-    course.run(70, handle(0))
-    assert course.sampler.latency_s(course.view) is None, "no mail in the last minute"
-
-
-def test_the_share_of_a_type_is_estimated_from_its_timed_events(course: Course) -> None:
-    def be_slow(stats: Stats) -> None:
-        stats.handled_by_type["Job", "SLOW"] = 100
-        stats.handling_by_type["Job", "SLOW"] = 10, 0.05
-
-    course.run(1, handle(0))
-    course.run(1, be_slow)
-
-    rates = course.sampler.type_rates(course.view)["Job", "SLOW"]
-
-    assert rates.rate == 100.0
-    assert rates.share == 0.5, "100 events of 5 ms in a second"
-
-
-def test_curves_have_a_point_for_each_five_seconds_of_five_minutes(course: Course) -> None:
-    def work(stats: Stats) -> None:
-        stats.handled += 8
-        stats.failed += 2
-        stats.retried_by_type["Job", "FAIL"] = stats.failed // 2
-        stats.idle_s += 0.75
-
-    course.run(400, work)
-    course.view.numbers.queue_size = 7
-    course.run(1, handle(0))
-
-    curves = course.sampler.curves(course.view)
-
-    assert [len(curve) for curve in curves] == [POINTS] * 4
-    assert curves.queue == [0] * (POINTS - 1) + [7]
-    assert curves.rate[0] == curves.rate[-2] == 10.0
-    assert curves.failing[-2] == pytest.approx(3.0, abs=0.2), "attempts count"
-    assert curves.busy[-2] == 0.25
-
-
-def test_a_curve_does_not_know_what_was_before_the_first_sample(course: Course) -> None:
-    course.run(7, handle(5))
-
-    curves = course.sampler.curves(course.view)
-
-    assert curves.queue[:-2] == curves.rate[:-2] == [None] * (POINTS - 2)
-    assert curves.rate[-2:] == [5.0, 5.0]
-
-
-def flood(course: Course, seconds: int) -> None:
-    """100 events a second, four of five of them STARTs, of which 30 are handled."""
-
-    def post(stats: Stats) -> None:
-        stats.queue_size += 70
-        stats.handled += 30
+    def _second(
+        self,
+        handled: float = 0,
+        failed: float = 0,
+        retried: float = 0,
+        grows: float = 0,
+        idle: float = 0,
+        timed: float = 0,
+        mail_ns: float = 0,
+    ) -> None:
+        self.now_s += 1.0
+        stats = self.view.numbers
+        stats.handled += int(handled)
+        stats.failed += int(failed)
+        stats.queue_size += int(grows)
+        stats.idle_s += idle
         stats.handled_by_type["Job", "START"] = stats.handled
+        stats.failed_by_type["Job", "START"] = stats.failed
+        stats.retried_by_type["Job", "START"] = stats.retried_by_type.get(("Job", "START"), 0) + int(retried)
+        was_timed = stats.handling_by_type.get(("Job", "START"), (0, 0.0))[0] + int(timed)
+        stats.handling_by_type["Job", "START"] = was_timed, was_timed * 0.005
+        if mail_ns:
+            stats.mailbox_latency.observe(int(mail_ns))
+        self.sampler.sample()
 
-    course.view.newest = {Job.START: 40, Job.WAIT: 10}
-    course.run(seconds, post)
-
-
-def test_the_types_whose_queue_grows_flood_since_it_has_grown(course: Course) -> None:
-    course.run(20, handle(1000))
-    flood(course, 30)
-
-    floods = course.sampler.floods(course.view)
-
-    assert set(floods) == {("Job", "START"), ("Job", "WAIT")}
-    assert floods["Job", "START"].per_s == pytest.approx(50.0)
-    assert floods["Job", "WAIT"].per_s == pytest.approx(20.0)
-    assert 25 <= floods["Job", "START"].for_s <= 30
-
-
-def test_a_flood_ends_when_the_queue_no_longer_grows(course: Course) -> None:
-    flood(course, 30)
-
-    course.run(12, handle(0))
-
-    assert course.sampler.floods(course.view) == {}
+    def look(self, what: str) -> Iterable[object]:
+        sampler, view = self.sampler, self.view
+        found: dict[str, Any] = {
+            "rates": lambda: [f"{rate:.1f}" for rate in sampler.rates(view).values()],
+            "failure_rates": lambda: [f"{rate:.1f}" for rate in sampler.failure_rates(view).values()],
+            "type": lambda: [f"{each:.1f}" for found in sampler.type_rates(view).values() for each in found],
+            "idle": lambda: [sampler.idle_share(view)],
+            "mail_ms": lambda: [None if (found := sampler.latency_s(view)) is None else f"{found * 1000:.1f}"],
+            "errors": lambda: [f"{key[2]}={rate}" for key, rate in sampler.failing_rates(view).items()],
+            "floods": lambda: [f"{key[1]}={flood.per_s:.0f}" for key, flood in sorted(sampler.floods(view).items())],
+            "since_s": lambda: [f"{flood.for_s:.0f}" for _, flood in sorted(sampler.floods(view).items())],
+        }
+        return found[what]() if what in found else getattr(sampler.curves(view), what)[-3:]
 
 
-def test_a_queue_that_goes_up_and_down_is_no_flood(course: Course) -> None:
-    course.view.newest = {Job.START: 50}
-    for _ in range(20):
-        course.view.numbers.queue_size = 500
-        course.run(1, handle(100))
-        course.view.numbers.queue_size = 900
-        course.run(1, handle(100))
-
-    assert course.sampler.floods(course.view) == {}
-
-
-def test_a_busy_queue_that_swings_slowly_is_no_flood_and_one_that_grows_slowly_is(course: Course) -> None:
-    def grow(by: int) -> Callable[[Stats], None]:
-        def post(stats: Stats) -> None:
-            stats.queue_size += by
-            stats.handled += 100
-            stats.handled_by_type["Job", "START"] = stats.handled
-
-        return post
-
-    course.view.newest = {Job.START: 50}
-    course.view.numbers.queue_size = 1000
-    for _ in range(4):
-        course.run(15, grow(10))
-        swinging = course.sampler.floods(course.view)
-        course.run(15, grow(-10))
-        assert swinging == {}
-
-    course.run(60, grow(10))
-
-    assert set(course.sampler.floods(course.view)) == {("Job", "START")}
-
-
-def test_failures_have_a_rate_by_class_and_type(course: Course) -> None:
-    gone, down = FailureKey("Job", "FAIL", "ValueError"), FailureKey("Job", "FAIL", "OSError")
-    course.view.failing = {gone: 30, down: 1}
-    course.run(1, handle(0))
-    course.view.failing = {gone: 30, down: 9}
-    course.run(4, handle(0))
-
-    assert course.sampler.failing_rates(course.view) == {down: 2.0}
+SCENARIOS = {
+    "each window has its own rate": "run 61 handled=10 | run 9 | run 1 handled=100 -> rates 100.0 10.0 10.0",
+    "a sampler that is late counts the time that has passed": "run 5 handled=10 | late 3 | run 1 handled=40 -> rates "
+    "10.0 10.0 10.0",
+    "failed events count": "run 3 failed=2 -> rates 2.0 2.0 2.0",
+    "failed events have rates of their own": "run 15 handled=10 failed=2 | run 1 handled=10 -> failure_rates 0.0 1.8 "
+    "1.9",
+    "a type has its rate, its rate of failures, and its share of the time, estimated from its timed events": "run 1 | "
+    "run 1 handled=100 failed=3 timed=10 -> type 103.0 3.0 0.5",
+    "the idle share is of the last ten seconds": "run 30 idle=1 | run 10 idle=0.25 -> idle 0.25",
+    "the latency of the mailbox is the mean of the last minute": "run 1 -> mail_ms None | run 100 mail_ns=5000000 | "
+    "run 60 mail_ns=1000000 -> mail_ms 1.0 | run 70 -> mail_ms None",
+    "with one sample, nothing is known": "run 5 handled=9 | another | run 1 handled=9 -> rates 0.0 0.0 0.0 ; idle "
+    "None ; type",
+    "a curve does not know what was before the first sample": "run 7 handled=5 -> rate None 5.0 5.0 ; queue None 0 0",
+    "the last point of a curve is of the seconds since the one before, and attempts count as failing": "run 400 "
+    "handled=8 failed=2 retried=1 idle=0.75 | queued 7 | run 1 -> queue 0 0 7 ; rate 10.0 10.0 5.0 ; failing 3.0 3.0 "
+    "1.5 ; busy 0.25 0.25 0.625",
+    "the types whose queue grows flood since it has grown": "run 20 handled=1000 | newest START=40 WAIT=10 | run 30 "
+    "grows=70 handled=30 -> floods START=50 WAIT=20 ; since_s 28 28",
+    "a flood ends when the queue no longer grows": "newest START=40 WAIT=10 | run 30 grows=70 handled=30 -> floods "
+    "START=50 WAIT=20 | run 12 -> floods",
+    "a queue that goes up and down is no flood": "newest START=50 | "
+    + " | ".join(["queued 500 | run 1 handled=100 | queued 900 | run 1 handled=100"] * 20)
+    + " -> floods",
+    "a busy queue that swings slowly is no flood, and one that grows slowly is": "newest START=50 | queued 1000 | "
+    + " | ".join(["run 15 grows=10 handled=100 -> floods | run 15 grows=-10 handled=100"] * 4)
+    + " | run 60 grows=10 handled=100 -> floods START=10",
+    "failures have a rate by class of error": "errors ValueError=30 OSError=1 | run 1 | errors ValueError=30 "
+    "OSError=9 | run 4 -> errors OSError=2.0",
+}
 
 
-def test_a_dispatcher_is_not_kept_alive(course: Course) -> None:
-    course.run(2, handle(1))
-    course.view = View()
-    gc.collect()
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_the_sampler_says(script: str) -> None:
+    play(SamplerStage(), script)
 
-    course.run(1, handle(1))
 
-    assert course.sampler.rates(course.view) == {"1s": 0.0, "10s": 0.0, "60s": 0.0}
+def test_curves_have_a_point_for_each_five_seconds_of_five_minutes() -> None:
+    stage = SamplerStage()
+    play(stage, "run 400 handled=10")
+
+    assert [len(curve) for curve in stage.sampler.curves(stage.view)] == [POINTS] * 4
 
 
 class User:
     """An app that uses the sampler."""
 
 
-def ended(shared: SharedSampler) -> bool:
-    deadline = monotonic() + WAIT_S
-    while shared.is_running() and monotonic() < deadline:
-        os.sched_yield()
-    return not shared.is_running()
+def await_end(shared: SharedSampler) -> None:
+    until(lambda: not shared.is_running(), "the end of its thread")
 
 
 def test_its_thread_runs_while_it_is_used() -> None:
     shared, one, other = SharedSampler(), User(), User()
-    dispatcher = AsyncDispatcher(name="central")
     assert not shared.is_running()
 
     first = shared.use(one)
@@ -309,11 +186,10 @@ def test_its_thread_runs_while_it_is_used() -> None:
     assert shared.is_running()
     shared.release(other)
 
-    assert ended(shared)
+    await_end(shared)
     assert shared.use(one) is first, "it starts anew, with the samples that it has"
     shared.release(one)
-    assert ended(shared)
-    assert dispatcher.name == "central"
+    await_end(shared)
 
 
 @pytest.mark.long
@@ -325,7 +201,7 @@ def test_its_thread_ends_when_its_user_is_gone() -> None:
     del user
     gc.collect()
 
-    assert ended(shared)
+    await_end(shared)
 
 
 def test_a_forked_child_starts_its_own() -> None:
@@ -338,4 +214,4 @@ def test_a_forked_child_starts_its_own() -> None:
     assert shared.use(user) is not sampler
     assert shared.is_running()
     shared.release(user)
-    assert ended(shared)
+    await_end(shared)

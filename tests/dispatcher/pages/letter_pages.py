@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import httpx
 
 from ..ops.client import Client
+from ..ops.stage import OpsStage
 
 OWN_PAGE = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
 
@@ -50,3 +51,19 @@ def text_of(page: str) -> str:
 
 def links(page: str, containing: str) -> list[str]:
     return [unescape(each) for each in re.findall(r'(?:href|formaction|action)="([^"]*)"', page) if containing in each]
+
+
+class PageStage(OpsStage):
+    """The stage of scenarios about pages: `sees /failures A_text` and `lacks`, in what the page shows, in one line."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        super().__init__(visitor)
+        self._visitor = visitor
+
+    def play(self, verb: str, *words: str) -> None:
+        if verb in ("sees", "lacks"):
+            shown = text_of(self._visitor.page(words[0])).replace(" ", "_")
+            found = [text for text in words[1:] if text in shown]
+            assert found == (list(words[1:]) if verb == "sees" else []), shown
+        else:
+            super().play(verb, *words)

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher import DeadLetters, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor, ops_app
 from dispatcher.web import WebConfig
 
 from ...kit import until
-from ..ops.client import WAIT_S, Job, JobEvent, hanging
-from ..ops.test_ops_changes import Shop
+from ..ops.client import ENTITIES_ONLY, WAIT_S, Job, JobEvent, hanging
+from ..ops.shop import Shop
 from .letter_pages import OWN_PAGE, Visitor, links, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -31,13 +26,6 @@ QUESTIONS = [
     "/changes/cancel?dispatcher=shop&key=daily",
     "/changes/stop?dispatcher=shop",
 ]
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    found = Shop(tmp_path / "letters")
-    with found.dispatcher:
-        yield found
 
 
 @pytest.fixture
@@ -103,23 +91,15 @@ def test_letters_that_left_while_the_question_was_asked_are_not_touched_again(br
     assert shop.handled == ["o1"]
 
 
-@pytest.mark.parametrize("path", QUESTIONS)
-def test_a_question_about_a_dispatcher_that_has_stopped_has_no_button(browser: Visitor, shop: Shop, path: str) -> None:
-    shop.place("o1")
-    shop.dispatcher.stop()
-
-    page = browser.page(path)
-
-    assert "shop is STOPPED" in page
-    assert "<button" not in page
-
-
-def test_a_dispatcher_that_stops_while_the_question_is_asked_changes_nothing(browser: Visitor, shop: Shop) -> None:
+def test_of_a_dispatcher_that_has_stopped_nothing_is_asked_and_nothing_changed(browser: Visitor, shop: Shop) -> None:
     shop.place("o1")
     fields = [("dispatcher", "shop"), ("journal", shop.journal), ("letter", "1")]
     shop.dispatcher.stop()
 
+    pages = [browser.page(path) for path in QUESTIONS]
     answer = browser.send_form("/changes/redeliver", fields)
+
+    assert all("shop is STOPPED" in page and "<button" not in page for page in pages)
 
     assert (answer.status_code, shop.letters()) == (409, ["o1"])
     assert "shop: is STOPPED" in answer.text
@@ -179,20 +159,20 @@ def test_changes_are_listed(browser: Visitor, shop: Shop) -> None:
 # -- who may, and from where -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [*QUESTIONS, "/changes", "/changes/1"])
-def test_questions_need_controls_and_an_administrator(shop: Shop, path: str) -> None:
+@pytest.mark.parametrize(("control", "role"), [(False, "admin"), (True, "view"), (False, None)])
+def test_questions_and_forms_need_controls_and_an_administrator(shop: Shop, control: bool, role: str | None) -> None:
     shop.place("o1")
+    fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal)]
+    visitor = Visitor(ops_app(OpsConfig(control=control)), role)
 
-    for app, role in ((ops_app(), "admin"), (ops_app(OpsConfig(control=True)), "view"), (ops_app(), None)):
-        assert Visitor(app, role).get(path).status_code == 403
+    assert [visitor.get(path).status_code for path in (*QUESTIONS, "/changes", "/changes/1")] == [403] * 6
+    assert visitor.send_form("/changes/discard", fields).status_code == 403
+    assert shop.letters() == ["o1"]
 
 
 def test_an_administrator_who_may_not_see_everything_is_shown_no_change(shop: Shop) -> None:
-    async def ids(request: object) -> Any:
-        return lambda entity: entity is not None
-
     shop.place("o1")
-    browser = Visitor(ops_app(OpsConfig(control=True), may_see=ids), "admin")
+    browser = Visitor(ops_app(OpsConfig(control=True), may_see=ENTITIES_ONLY), "admin")
     letters = browser.page("/failures/letters?dispatcher=shop")
 
     assert [browser.get(path).status_code for path in (*QUESTIONS, "/changes", "/changes/1")] == [403] * 6
@@ -208,7 +188,6 @@ def test_a_hook_that_fails_gives_an_administrator_a_page_that_says_so() -> None:
     assert "LookupError: no such user" in text_of(browser.page("/failures", status=500))
 
 
-@pytest.mark.parametrize("path", [each.partition("?")[0] for each in QUESTIONS])
 @pytest.mark.parametrize(
     "headers",
     [
@@ -218,24 +197,14 @@ def test_a_hook_that_fails_gives_an_administrator_a_page_that_says_so() -> None:
         {"sec-fetch-site": "", "origin": "null"},
     ],
 )
-def test_a_form_of_another_web_site_changes_nothing(
-    browser: Visitor, shop: Shop, path: str, headers: dict[str, str]
-) -> None:
+def test_a_form_of_another_web_site_changes_nothing(browser: Visitor, shop: Shop, headers: dict[str, str]) -> None:
     shop.place("o1")
     fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal), ("key", "daily")]
+    paths = [each.partition("?")[0] for each in QUESTIONS]
 
-    assert browser.send_form(path, fields, **headers).status_code == 403
+    assert [browser.send_form(path, fields, **headers).status_code for path in paths] == [403] * 4
     assert shop.letters() == ["o1"]
     assert shop.dispatcher.in_state(ServiceState.STARTED)
-
-
-def test_a_form_without_controls_or_role_changes_nothing(shop: Shop) -> None:
-    shop.place("o1")
-    fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal)]
-
-    for app, role in ((ops_app(), "admin"), (ops_app(OpsConfig(control=True)), "view")):
-        assert Visitor(app, role).send_form("/changes/discard", fields).status_code == 403
-    assert shop.letters() == ["o1"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -166,20 +162,6 @@ def test_an_administrator_chooses_letters_by_their_boxes(shop: AsyncDispatcher) 
     assert page.count('<input type="checkbox" name="letter"') == 2
     assert links(page, "/changes/redeliver") == ["/changes/redeliver"]
     assert set(links(page, "/changes/discard")) == {"/changes/discard"}
-
-
-def test_a_user_who_may_not_see_everything_sees_no_message_and_no_other_letter(shop: AsyncDispatcher) -> None:
-    async def may_see(request: object) -> Any:
-        return lambda entity: entity == "mine"
-
-    place(shop, "theirs", "mine")
-    browser = Visitor(ops_app(may_see=may_see))
-
-    pages = [browser.page(path) for path in ("/failures", LIST, "/failures/letter?dispatcher=shop&number=2")]
-
-    assert all("no stock for mine" not in page and "theirs" not in page for page in pages)
-    assert "ValueError" in pages[1]
-    assert browser.get("/failures/letter?dispatcher=shop&number=1").status_code == 404
 
 
 def test_links_lead_below_the_path_of_the_app_that_has_the_pages(shop: AsyncDispatcher) -> None:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
-from starlette.requests import Request
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
 from dispatcher.ops import ops_app
@@ -124,20 +119,6 @@ def test_one_of_several_journals_is_chosen(client: Client, journaled: AsyncDispa
 
 def test_without_a_journal_the_page_says_how_to_have_one(client: Client) -> None:
     assert "JournalWriter(folder)" in page(client, "/journal")
-
-
-def test_who_may_see_some_entities_sees_only_their_events(
-    journaled: AsyncDispatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def may_see(_: Request) -> Callable[[str | None], bool]:
-        return lambda entity: entity == "order_3"
-
-    text = page(Client(ops_app(may_see=may_see), prefix=""), "/journal")
-
-    assert "order_3</a>" in text
-    assert "order_4</a>" not in text
-    assert "OSError" not in text
-    assert journaled.name == "central"
 
 
 # -- look-ups ----------------------------------------------------------------------------------------------------------

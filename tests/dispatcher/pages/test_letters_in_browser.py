@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher.ops import OpsConfig, OpsDoor
 from dispatcher.web import WebConfig
 
 from ...pipeline.report.page.browser import Browser
-from ..ops.test_ops_changes import Shop
+from ..ops.shop import Shop
 from .in_browser import BARE_LINKS, FAINT, HIDDEN, IN_BROWSER, browser, overflow, show_page, until
 
 __all__ = ["browser"]
@@ -30,13 +29,6 @@ PATHS = (
     "/changes/stop?dispatcher=shop",
     "/changes",
 )
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    found = Shop(tmp_path / "letters")
-    with found.dispatcher:
-        yield found
 
 
 @pytest.fixture

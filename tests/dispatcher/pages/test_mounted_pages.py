@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dispatcher.ops import OpsConfig, ops_app
-from dispatcher.ops.sight import MaySee
 from dispatcher.pages.table import PAGES
 
 from ..ops.client import Client, Hanging, Job, hanging
@@ -123,19 +118,6 @@ def test_without_controls_or_an_administrator_no_page_has_a_change(
 
     for path in PATHS:
         assert 'method="post"' not in client.get(path).text
-
-
-def test_who_may_not_see_an_entity_does_not_find_it_on_any_page(central: Hanging) -> None:
-    async def may_see(_: Any) -> MaySee:
-        return lambda entity: entity == "job 1"
-
-    client = Client(ops_app(may_see=may_see), prefix="")
-
-    texts = "".join(client.get(path).text for path in PATHS)
-
-    assert "onerror" not in texts
-    assert "ValueError: no such job" not in texts, "the message of an error can contain anything"
-    assert "job 1" in texts
 
 
 def test_the_page_of_a_dispatcher_has_its_stack_its_queue_and_its_types(central: Hanging) -> None:

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher
 from dispatcher.ops import OpsDoor

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
-from starlette.requests import Request
-
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service
 from dispatcher.ops import ops_app
 from dispatcher.ops.configuration import HIDDEN, without_secrets
@@ -62,19 +57,6 @@ def test_it_shows_versions_threads_and_open_files(client: Client) -> None:
     assert "MainThread" in text
     assert "Open files" in text
     assert "Apache-2.0" in text
-
-
-def test_who_may_not_see_everything_sees_no_configuration() -> None:
-    central = AsyncDispatcher(DispatcherConfig(queue_capacity=7), name="central")
-
-    async def may_see(_: Request) -> object:
-        return lambda entity: entity is not None
-
-    text = page(Client(ops_app(may_see=may_see), prefix=""), "/process")  # type: ignore[arg-type]
-
-    assert "It is shown to those who may see everything." in text
-    assert "queue_<wbr>capacity" not in text
-    assert central.name == "central"
 
 
 def test_lists_of_the_configuration_are_cut_and_their_items_have_names_and_no_secrets() -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
 from typing import Any
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, Retry
 from dispatcher.ops import OpsConfig, ops_app
 
 from ...kit import until
+from ...kit.scenarios import play
 from ..cli.letters import Order, OrderEvent
-from ..ops.client import Hanging, Job, JobEvent, hanging
-from .letter_pages import Visitor, links, text_of
+from ..ops.client import Hanging, Job, JobEvent
+from .letter_pages import PageStage, Visitor, links, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -24,27 +22,25 @@ HOSTILE = "<script>alert(1)</script>\"'>\n&key=other#\u202e"
 
 
 @pytest.fixture
-def central() -> Iterator[Hanging]:
-    with hanging("central") as found:
-        yield found
-
-
-@pytest.fixture
 def browser() -> Visitor:
     return Visitor(ops_app(OpsConfig(control=True)), "admin")
 
 
-def test_posts_are_listed_with_key_time_and_rule(browser: Visitor, central: Hanging) -> None:
-    central.dispatcher.post_every(cron="0 7 * * *", event=JobEvent(Job.START, "o1"), key="daily")
-    central.dispatcher.post_every(3600, JobEvent(Job.FAIL), key="hourly")
-    central.dispatcher.post_after(7200, JobEvent(Job.WAIT))
+SCENARIOS = {
+    "posts are listed with key, time and rule": "cron daily 0 7 * * * | every 3600 hourly | after 7200 soon o1 "
+    "| sees /scheduled daily_Job._START_0_7_*_*_*_UTC hourly_Job._START_every_1_h soon_Job._START_of_o1_once "
+    "| lacks /scheduled Tried_again",
+    "keys are found by their beginning": "after 9 reminder-1 | after 9 reminder-2 | after 9 daily "
+    "| sees /scheduled?prefix=rem reminder-1 reminder-2 | lacks /scheduled?prefix=rem daily",
+    "a daemon with nothing to wait for says so": "drained "
+    "| sees /scheduled Nothing_is_scheduled,_and_no_event_is_tried_again.",
+}
 
-    page = text_of(browser.page("/scheduled"))
 
-    assert "daily Job. START of o1 0 7 * * * UTC" in page
-    assert "hourly Job. FAIL every 1 h" in page
-    assert "Job. WAIT once" in page
-    assert "Tried again" not in page
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_the_page_shows(browser: Visitor, script: str) -> None:
+    with contextlib.closing(PageStage(browser)) as stage:
+        play(stage, script)
 
 
 def test_only_what_has_a_key_can_be_cancelled_and_only_by_administrators(browser: Visitor, central: Hanging) -> None:
@@ -54,15 +50,6 @@ def test_only_what_has_a_key_can_be_cancelled_and_only_by_administrators(browser
     assert links(browser.page("/scheduled"), "/changes") == ["/changes/cancel?dispatcher=central&key=one"]
     for other in (Visitor(ops_app(), "admin"), Visitor(ops_app(OpsConfig(control=True)), "view")):
         assert "/changes" not in other.page("/scheduled")
-
-
-def test_keys_are_found_by_their_beginning(browser: Visitor, central: Hanging) -> None:
-    for key in ("reminder-1", "reminder-2", "daily"):
-        central.dispatcher.post_after(3600, JobEvent(Job.START), key=key)
-
-    page = text_of(browser.page("/scheduled?prefix=rem"))
-
-    assert ("reminder-1" in page, "reminder-2" in page, "daily" in page) == (True, True, False)
 
 
 def test_one_dispatcher_is_shown_in_pages(browser: Visitor, central: Hanging) -> None:
@@ -97,22 +84,6 @@ def test_what_is_tried_again_says_which_attempt_why_and_what_it_holds_back(brows
 
     assert "Order. PLACED of o1 2 ConnectionError: no route to the stock 2" in page
     assert "3 events in all" in page
-
-
-def test_a_daemon_with_nothing_to_wait_for_says_so(browser: Visitor, central: Hanging) -> None:
-    assert text_of(browser.page("/scheduled")).endswith("Nothing is scheduled, and no event is tried again.")
-
-
-def test_a_user_who_may_not_see_everything_sees_how_many_there_are(central: Hanging) -> None:
-    async def nothing(request: object) -> Any:
-        return lambda entity: False
-
-    central.dispatcher.post_after(3600, JobEvent(Job.START, "secret"), key="secret")
-
-    page = Visitor(ops_app(may_see=nothing)).page("/scheduled")
-
-    assert "1 scheduled post. You may not see them." in text_of(page)
-    assert "secret" not in page
 
 
 def test_a_hostile_key_is_shown_as_text_and_can_be_cancelled(browser: Visitor, central: Hanging) -> None:

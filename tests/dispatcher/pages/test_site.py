@@ -8,12 +8,8 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 import httpx
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount, Route
