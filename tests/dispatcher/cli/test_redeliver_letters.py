@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DeadLetter, DispatcherConfig, JournalConfig, JournalWriter, Retry
+from dispatcher import AsyncDispatcher, DeadLetter, DeadLetters, DispatcherConfig, JournalConfig, JournalWriter, Retry
 from dispatcher.dead_letters import StoredLetter
 from dispatcher.journal.format.event_codec import EventCodec
-from dispatcher.journal.read import read_unhandled
-from dispatcher.letter_target import read_letters
-from dispatcher.util.figures import counted
 
 from ...kit.commands import Ended, run_here
+from ...kit.scenarios import play
 from .letters import Order, OrderEvent, Other, OtherEvent, failing, leave_letters, leave_partitioned_letters
 
 
@@ -62,52 +62,94 @@ def redeliver(folder: Path, *args: object) -> Ended:
     return run_here("journal", "redeliver", folder, *args, "--with", "shop_for_letters:make")
 
 
+def recover(folder: Path) -> Ended:
+    return run_here("journal", "recover", folder, "--with", "shop_for_letters:make")
+
+
 def left_in(folder: Path) -> list[StoredLetter]:
-    return list(read_letters(read_unhandled(folder).events, folder))
+    return list(DeadLetters(folder))
 
 
 def entities(folder: Path) -> list[str | None]:
     return [each.entity for each in left_in(folder)]
 
 
-def test_all_are_handled_in_their_order_as_first_attempts(letters: Path, shop: Shop) -> None:
-    done = redeliver(letters)
-
-    assert (done.code, done.out, done.err) == (0, "3 events handled, 0 failed, 0 left\n", "")
-    assert shop.handled == [("o1", 1), ("o2", 1), ("o3", 1)]
-    assert entities(letters) == []
-
-
-@pytest.mark.parametrize("options", [("2",), ("--entity", "o2"), ("1", "2", "--entity", "o2")])
-def test_those_that_are_not_chosen_stay(letters: Path, shop: Shop, options: tuple[str, ...]) -> None:
-    before = [each for each in left_in(letters) if each.entity != "o2"]
-
-    done = redeliver(letters, *options)
-
-    assert (done.code, shop.handled) == (0, [("o2", 1)])
-    assert left_in(letters) == before
+def accept(folder: Path, entity: str) -> None:
+    """Leave an event that a handler has posted before a crash."""
+    codec = EventCodec("shop")
+    codec.declare(Order, [OrderEvent])
+    with closing(JournalWriter(folder, JournalConfig(write_ahead=True))) as writer:
+        writer.append_accepted(codec.encode(OrderEvent(Order.PAID, entity)))
 
 
-def test_one_that_fails_again_is_a_dead_letter_with_its_new_error(letters: Path, shop: Shop) -> None:
-    shop.broken = {"o2"}
-    shop.on_error = Retry(attempts=3, delay_s=0)
+class LettersStage:
+    """A folder of dead letters, commands about it, and what they have said and done."""
 
-    done = redeliver(letters)
+    def __init__(self, folder: Path, shop: Shop) -> None:
+        self._folder = folder
+        self._shop = shop
+        self._ended = Ended(None, "", "")
 
-    assert (done.code, done.out) == (1, "2 events handled, 1 failed, 0 left\n")
-    [letter] = left_in(letters)
-    assert (letter.entity, letter.error, letter.attempts) == ("o2", "KeyError: 'o2'", 3)
-    assert letter.dispatcher == "again"
+    def play(self, verb: str, *words: str) -> None:
+        match verb:
+            case "letters":
+                named = {each: OrderEvent(Order.PLACED, each) for each in words if each != "undeclared"}
+                leave_letters(self._folder, *(named.get(each, OtherEvent(Other.PLACED)) for each in words))
+            case "partitions":
+                leave_partitioned_letters(self._folder, *words)
+            case "accepted":
+                accept(self._folder, *words)
+            case "broken":
+                self._shop.broken = set(words)
+            case "attempts":
+                self._shop.on_error = Retry(attempts=int(words[0]), delay_s=0)
+            case "redeliver" | "recover":
+                self._ended = {"redeliver": redeliver, "recover": recover}[verb](self._folder, *words)
+
+    def look(self, what: str) -> Iterable[object]:
+        return {
+            "code": lambda: [self._ended.code],
+            "out": lambda: self._ended.out.splitlines()[-1:],
+            "err": lambda: self._ended.err.replace(str(self._folder), "FOLDER").replace(";", "").splitlines(),
+            "handled": lambda: sorted(f"{entity}:{attempt}" for entity, attempt in self._shop.handled),
+            "order": lambda: [entity for entity, _ in self._shop.handled],
+            "left": lambda: entities(self._folder),
+            "why": lambda: [f"{each.error}:{each.attempts}:{each.dispatcher}" for each in left_in(self._folder)],
+        }[what]()
 
 
-def test_after_it_has_failed_again_it_can_be_redelivered_and_nothing_is_listed(letters: Path, shop: Shop) -> None:
-    """Its row with the failure stays in the journal."""
-    shop.broken = {"o1", "o2"}
-    redeliver(letters)
-    shop.broken = set()
+SCENARIOS = {
+    "all are handled in their order as first attempts": "letters o1 o2 o3 | redeliver -> code 0 ; out "
+    "3_events_handled,_0_failed,_0_left ; err ; handled o1:1 o2:1 o3:1 ; order o1 o2 o3 ; left",
+    "those that are not chosen stay": "letters o1 o2 o3 o4 | redeliver 2 -> code 0 ; order o2 ; left o1 o3 o4 | "
+    "redeliver --entity o3 -> order o2 o3 ; left o1 o4 | redeliver 1 4 --entity o4 -> order o2 o3 o4 ; left o1",
+    "one that fails again is a dead letter with its new error": "letters o1 o2 o3 | broken o2 | attempts 3 | "
+    "redeliver -> code 1 ; out 2_events_handled,_1_failed,_0_left ; left o2 ; why KeyError:_'o2':3:again",
+    "after it has failed again it can be redelivered, although its row stays in the journal": "letters o1 o2 o3 | "
+    "broken o1 o2 | redeliver -> left o1 o2 | broken | redeliver -> code 0 ; left | redeliver -> code 1 ; err "
+    "FOLDER:_nothing_to_redeliver",
+    "what the handlers post is handled too": "letters posts | redeliver -> out 2_events_handled,_0_failed,_0_left ; "
+    "order posts posted",
+    "what handlers had posted before a crash is handled with the next": "letters o1 o2 o3 | accepted posted | "
+    "redeliver 1 -> code 0 ; out 2_events_handled,_0_failed,_0_left ; order o1 posted ; left o2 o3",
+    "one whose class was not declared is named and stays": "letters undeclared o1 | redeliver -> code 0 ; order o1 ; "
+    "err 1_Other.PLACED_stays:_its_class_was_not_declared_when_it_failed ; left None",
+    "letters of several partitions are redelivered": "partitions o1 o2 o3 o4 o5 o6 o7 o8 | redeliver -> code 0 ; out "
+    "8_events_handled,_0_failed,_0_left ; handled o1:1 o2:1 o3:1 o4:1 o5:1 o6:1 o7:1 o8:1 ; left",
+    "an unknown number is a mistake, and nothing is redelivered": "letters o1 o2 o3 | redeliver 1 17 x -> code 2 ; "
+    "err dispatcher:_FOLDER:_no_dead_letter_17,_x_see_dispatcher_journal_failed ; handled ; left o1 o2 o3",
+    "without one of the choice there is nothing to redeliver": "letters o1 | redeliver --entity nobody -> code 1 ; "
+    "out ; err FOLDER:_nothing_to_redeliver",
+    "recover keeps those that fail again as redeliver does": "letters o1 o2 o3 | broken o2 | recover -> code 1 ; out "
+    "2_events_handled,_1_failed,_0_left ; left o2 ; why KeyError:_'o2':1:again",
+    "recover hands out what handlers had posted when no letter is left": "letters o1 | redeliver -> code 0 | accepted "
+    "posted | recover -> out 1_event_handled,_0_failed,_0_left",
+}
 
-    assert redeliver(letters).code == 0
-    assert run_here("journal", "failed", letters).err == f"{letters}: no failed events\n"
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_letters_are_handed_out(tmp_path: Path, shop: Shop, script: str) -> None:
+    play(LettersStage(tmp_path / "letters", shop), script)
 
 
 def test_the_dispatchers_own_dead_letters_get_what_fails_again(letters: Path, shop: Shop) -> None:
@@ -129,41 +171,9 @@ def test_a_dispatcher_that_stops_leaves_the_rest_as_dead_letters(letters: Path, 
     # The stop begins on a thread of its own, so the handler thread may have taken the last event before it.
     handled = [entity for entity, _ in shop.handled if entity != "o2"]
     left = [entity for entity in ("o3",) if entity not in handled]
-    assert (done.code, done.out) == (1, f"{counted(len(handled), 'event')} handled, 1 failed, {len(left)} left\n")
+    events = "1 event" if len(handled) == 1 else f"{len(handled)} events"
+    assert (done.code, done.out) == (1, f"{events} handled, 1 failed, {len(left)} left\n")
     assert entities(letters) == [*left, "o2"]
-
-
-def test_what_the_handlers_post_is_handled_too(tmp_path: Path, shop: Shop) -> None:
-    leave_letters(tmp_path / "letters", OrderEvent(Order.PLACED, "posts"))
-
-    done = redeliver(tmp_path / "letters")
-
-    assert done.out == "2 events handled, 0 failed, 0 left\n"
-    assert [entity for entity, _ in shop.handled] == ["posts", "posted"]
-
-
-def test_what_handlers_had_posted_before_a_crash_is_handled_with_the_next(letters: Path, shop: Shop) -> None:
-    codec = EventCodec("shop")
-    codec.declare(Order, [OrderEvent])
-    writer = JournalWriter(letters, JournalConfig(write_ahead=True))
-    writer.append_accepted(codec.encode(OrderEvent(Order.PAID, "posted")))
-    writer.close()
-
-    done = redeliver(letters, "1")
-
-    assert (done.code, done.out) == (0, "2 events handled, 0 failed, 0 left\n")
-    assert [entity for entity, _ in shop.handled] == ["o1", "posted"]
-    assert entities(letters) == ["o2", "o3"]
-
-
-def test_one_whose_class_was_not_declared_is_named_and_stays(tmp_path: Path, shop: Shop) -> None:
-    leave_letters(tmp_path, OtherEvent(Other.PLACED), OrderEvent(Order.PLACED, "o1"))
-
-    done = redeliver(tmp_path)
-
-    assert done.err == "1 Other.PLACED stays: its class was not declared when it failed\n"
-    assert (done.code, shop.handled) == (0, [("o1", 1)])
-    assert [each.number for each in left_in(tmp_path)] == [1]
 
 
 def test_a_class_that_the_dispatcher_does_not_declare_leaves_all(letters: Path, shop: Shop) -> None:
@@ -175,17 +185,6 @@ def test_a_class_that_the_dispatcher_does_not_declare_leaves_all(letters: Path, 
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "which is not declared" in done.err
     assert entities(letters) == ["o1", "o2", "o3"]
-
-
-def test_letters_of_several_partitions_are_redelivered(tmp_path: Path, shop: Shop) -> None:
-    wanted = [f"o{number}" for number in range(20)]
-    leave_partitioned_letters(tmp_path, *wanted)
-
-    done = redeliver(tmp_path)
-
-    assert (done.code, done.out) == (0, "20 events handled, 0 failed, 0 left\n")
-    assert sorted(entity for entity, _ in shop.handled) == sorted(wanted)
-    assert run_here("journal", "failed", tmp_path).code == 1
 
 
 def test_a_letter_of_a_partition_is_chosen_with_the_partition(tmp_path: Path, shop: Shop) -> None:
@@ -200,22 +199,6 @@ def test_a_letter_of_a_partition_is_chosen_with_the_partition(tmp_path: Path, sh
     assert left_in(partition) == others
 
 
-def test_an_unknown_number_is_a_mistake_and_nothing_is_redelivered(letters: Path, shop: Shop) -> None:
-    done = redeliver(letters, "1", "17", "x")
-
-    assert (done.code, done.err) == (
-        2,
-        f"dispatcher: {letters}: no dead letter 17, x; see dispatcher journal failed\n",
-    )
-    assert shop.handled == []
-
-
-def test_without_one_of_the_choice_there_is_nothing_to_redeliver(letters: Path, shop: Shop) -> None:
-    done = redeliver(letters, "--entity", "nobody")
-
-    assert (done.code, done.out, done.err) == (1, "", f"{letters}: nothing to redeliver\n")
-
-
 def test_a_folder_that_a_daemon_writes_is_refused(tmp_path: Path, shop: Shop) -> None:
     leave_letters(tmp_path, OrderEvent(Order.PLACED, "o1"))
     with failing(tmp_path):
@@ -224,19 +207,6 @@ def test_a_folder_that_a_daemon_writes_is_refused(tmp_path: Path, shop: Shop) ->
     assert done.code == 2
     assert done.err.startswith(f"dispatcher: {tmp_path}: is being written by another process")
     assert entities(tmp_path) == ["o1"]
-
-
-def recover(folder: Path) -> Ended:
-    return run_here("journal", "recover", folder, "--with", "shop_for_letters:make")
-
-
-def test_recover_keeps_those_that_fail_again_as_redeliver_does(letters: Path, shop: Shop) -> None:
-    shop.broken = {"o2"}
-
-    done = recover(letters)
-
-    assert (done.code, done.out.splitlines()[-1]) == (1, "2 events handled, 1 failed, 0 left")
-    assert [(each.entity, each.error) for each in left_in(letters)] == [("o2", "KeyError: 'o2'")]
 
 
 def test_recover_keeps_those_of_several_partitions_and_those_that_cannot_be_read_back(
@@ -253,16 +223,3 @@ def test_recover_keeps_those_of_several_partitions_and_those_that_cannot_be_read
     assert done.err.endswith("Other.PLACED stays: its class was not declared when it failed\n")
     left = [entity for folder in sorted(tmp_path.glob("partition-*")) for entity in entities(folder)]
     assert sorted(left, key=str) == [None, "o2", "o3"]
-
-
-def test_recover_hands_out_what_handlers_had_posted_when_no_letter_is_left(letters: Path, shop: Shop) -> None:
-    assert redeliver(letters).code == 0
-    codec = EventCodec("shop")
-    codec.declare(Order, [OrderEvent])
-    writer = JournalWriter(letters, JournalConfig(write_ahead=True))
-    writer.append_accepted(codec.encode(OrderEvent(Order.PAID, "posted")))
-    writer.close()
-
-    done = recover(letters)
-
-    assert done.out.splitlines()[-1] == "1 event handled, 0 failed, 0 left"
