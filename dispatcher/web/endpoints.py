@@ -93,14 +93,16 @@ def router_error(show: ShowRefusal = error_answer) -> Callable[[Request, Excepti
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        path, headers = one_line(request.scope["path"], 200), error.headers or {}
-        reason = f"{path}: no such path" if error.status_code == 404 else error.detail
-        if error.status_code == 405:
-            # The router names the methods of one route; a path may have several.
-            methods = ", ".join(sorted({*headers["Allow"].split(", "), *_methods(request)}))
-            headers = {"Allow": methods}
+        path, status, headers = one_line(request.scope["path"], 200), error.status_code, error.headers or {}
+        # The router names the methods of one route, and a path may have several. An app that is mounted at the root
+        # says of another method that there is no such path.
+        allowed = {*filter(None, headers.get("Allow", "").split(", ")), *_methods(request)}
+        if status == 405 or (status == 404 and allowed and request.method not in allowed):
+            methods = ", ".join(sorted(allowed))
             reason = f"{path}: {request.method} is not possible here, but {methods}"
-        return await show(request, Refusal(error.status_code, reason, headers))
+            return await show(request, Refusal(405, reason, {"Allow": methods}))
+        reason = f"{path}: no such path" if status == 404 else error.detail
+        return await show(request, Refusal(status, reason, headers))
 
     return http_error
 
