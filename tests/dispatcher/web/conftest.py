@@ -6,7 +6,8 @@ import asyncio
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from dispatcher.web import WebConfig, WebHost, describe_write, event_bytes, event_stream, require
+from dispatcher.web.config import RoleName
+from dispatcher.web.tokens import add_line, new_token
 
 from ...kit import TIMEOUT_S
 
@@ -141,6 +144,52 @@ def make_host(folder: Path, app: App) -> Iterator[MakeHost]:
         host.stop()
 
 
+@pytest.fixture(scope="module")
+def serve() -> Iterator[MakeHost]:
+    """A started host with these keys of WebConfig, one for the whole module. `forms`: a path that takes them."""
+    folder = Path(tempfile.mkdtemp(prefix="door-"))
+    hosts: dict[str, WebHost] = {}
+
+    def served(forms: str = "", **keys: Any) -> WebHost:
+        key = repr((forms, sorted(keys.items())))
+        if key not in hosts:
+            settings = WebConfig(port=0, socket_path=folder / f"{len(hosts)}.sock", **keys)
+            hosts[key] = WebHost(App().app, settings, takes_form=lambda path: path == forms)
+            hosts[key].init()
+            hosts[key].start()
+        return hosts[key]
+
+    yield served
+    for host in hosts.values():
+        host.stop()
+    shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class Users:
+    """A tokens file with alice, who may view, ursula, a user, and the administrator boss."""
+
+    file: Path
+    tokens: Mapping[str, str]
+
+    def bearer(self, name: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.tokens[name]}"}
+
+
+def add_user(file: Path, name: str, role: RoleName) -> str:
+    """Add a line to the tokens file; returns the token."""
+    token, line = new_token(name, role)
+    add_line(file, line)
+    return token
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
+    file = tmp_path_factory.mktemp("users") / "tokens"
+    roles: dict[str, RoleName] = {"alice": "view", "ursula": "user", "boss": "admin"}
+    return Users(file, {name: add_user(file, name, role) for name, role in roles.items()})
+
+
 def by_socket(host: WebHost, **options: Any) -> httpx.Client:
     """A client of the Unix socket."""
     transport = httpx.HTTPTransport(uds=str(host.socket_path))
@@ -169,6 +218,23 @@ def read_to_end(connection: socket.socket) -> bytes:
         if not piece:
             return bytes(received)
         received += piece
+
+
+def raw(host: WebHost, data: bytes) -> bytes:
+    """All that the door answers to these bytes over TCP, until it ends the connection."""
+    with connect(host) as connection:
+        connection.sendall(data)
+        return read_to_end(connection)
+
+
+def ask(host: WebHost, request: str, *headers: str, body: str = "") -> tuple[int, str]:
+    """Status and body of the answer over TCP to a request line with these headers; `Host: localhost` is the default."""
+    given = {each.partition(":")[0].lower() for each in headers}
+    more = [] if "host" in given else ["Host: localhost"]
+    more += [f"Content-Length: {len(body)}"] if body and "transfer-encoding" not in given else []
+    lines = [f"{request} HTTP/1.1", *more, *headers, "Connection: close", "", body]
+    head, _, content = raw(host, "\r\n".join(lines).encode("latin-1")).partition(b"\r\n\r\n")
+    return int(head.split()[1]), content.decode()
 
 
 def error_of(answer: httpx.Response) -> str:

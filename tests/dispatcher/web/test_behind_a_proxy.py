@@ -16,10 +16,9 @@ import httpx
 import pytest
 
 from dispatcher.web import WebHost
-from dispatcher.web.tokens import add_line, new_token
 
 from ...kit import TIMEOUT_S, until
-from .conftest import MakeHost
+from .conftest import MakeHost, add_user
 from .test_web_tls import Authority
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -104,15 +103,13 @@ def is_listening(port: int) -> bool:
 
 @pytest.fixture
 def host(make_host: MakeHost, tmp_path: Path) -> WebHost:
-    add_line(tmp_path / "tokens", new_token("carol", "admin")[1])
+    add_user(tmp_path / "tokens", "carol", "admin")
     return make_host(tokens_file=tmp_path / "tokens", allowed_hosts=["ops.example"])
 
 
 @pytest.fixture
 def alice(host: WebHost, tmp_path: Path) -> str:
-    token, line = new_token("alice", "user")
-    add_line(tmp_path / "tokens", line)
-    return token
+    return add_user(tmp_path / "tokens", "alice", "user")
 
 
 def test_the_checks_of_the_door_hold_behind_nginx(host: WebHost, alice: str, proxied: Proxy) -> None:

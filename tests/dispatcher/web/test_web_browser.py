@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.web.tokens import add_line, new_token
-
 from ...kit import until
-from .conftest import MakeHost
+from .conftest import MakeHost, add_user
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -116,8 +114,7 @@ def test_a_site_whose_name_points_here_reads_nothing(make_host: MakeHost, profil
 
 
 def test_a_browser_enters_with_the_token_as_its_password(make_host: MakeHost, profile: Path, tmp_path: Path) -> None:
-    token, line = new_token("alice", "user")
-    add_line(tmp_path / "tokens", line)
+    token = add_user(tmp_path / "tokens", "alice", "user")
     host = make_host(tokens_file=tmp_path / "tokens")
 
     assert '"alice"' in browse(f"http://alice:{token}@127.0.0.1:{host.port}/who", profile)

@@ -27,7 +27,7 @@ from dispatcher import CompositeService, ConfigError, DispatcherError, Service, 
 from dispatcher.web import WebConfig, WebHost, doors
 from dispatcher.web.protocol import Peer
 
-from ...kit import TIMEOUT_S, until
+from ...kit import TIMEOUT_S, tries, until
 from .conftest import App, MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
 
 pytestmark = pytest.mark.long
@@ -79,15 +79,6 @@ def test_an_answer_over_tcp_does_not_wait_for_acknowledgements(folder: Path) -> 
     config = WebConfig(socket_path=folder / "a.sock", port=0)
     with WebHost(Starlette(routes=[Route("/", no_delay)]), config) as host, by_tcp(host) as client:
         assert client.get("/").json() == 1
-
-
-def test_curl_reaches_both_doors(make_host: MakeHost) -> None:
-    host = make_host()
-
-    for arguments in (["--unix-socket", str(host.socket_path), "http://door/who"], [f"{host.url}/who"]):
-        done = subprocess.run(["curl", "-sS", "-i", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("HTTP/1.1 200")
 
 
 def test_the_tcp_door_is_at_its_url_also_on_ipv6(make_host: MakeHost) -> None:
@@ -222,8 +213,8 @@ def stop_timed(host: WebHost) -> float:
 
 @pytest.mark.slow
 def test_open_streams_never_delay_a_stop(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """20 of 20 stops take less than a second, with streams open on both doors; nothing is logged."""
-    for round in range(20):
+    """With streams open on both doors, each stop takes less than a second; nothing is logged."""
+    for round in range(tries(8)):
         app = App()
         config = WebConfig(port=0, socket_path=folder / f"{round}.sock")
         with (
@@ -392,7 +383,7 @@ with daemon:
 @pytest.mark.slow
 @pytest.mark.minutes
 def test_a_client_with_an_open_stream_never_delays_a_sigterm(folder: Path) -> None:
-    for _ in range(20):
+    for _ in range(tries(8)):
         daemon = subprocess.Popen(
             [sys.executable, "-c", SIGNALLED],
             stdout=subprocess.PIPE,
@@ -555,16 +546,6 @@ def test_nobody_answers_for_a_parent_that_has_ended(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
         client.connect(str(path))
     daemon.communicate("", timeout=TIMEOUT_S)
-
-
-def test_a_host_in_a_child_process_of_its_own_works(make_host: MakeHost, folder: Path) -> None:
-    make_host()
-    daemon, path = start_daemon(folder)
-    try:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-            assert client.get("http://door/").status_code == 404
-    finally:
-        daemon.communicate("", timeout=TIMEOUT_S)
 
 
 def test_a_mail_that_is_late_costs_its_request_only() -> None:

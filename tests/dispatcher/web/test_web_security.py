@@ -8,7 +8,7 @@ import logging
 import os
 import pwd
 import re
-import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,20 @@ import httpx
 import pytest
 
 from dispatcher import ConfigError
-from dispatcher.web import Principal, WebHost, event_stream
-from dispatcher.web.config import RoleName
+from dispatcher.web import Principal, event_stream
 from dispatcher.web.events import CHECK_S, COMMENT
-from dispatcher.web.tokens import add_line, digest_of, new_token
+from dispatcher.web.tokens import digest_of
 
 from ...kit import TIMEOUT_S, until
-from .conftest import MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
+from .conftest import MakeHost, Users, add_user, ask, by_socket, by_tcp, error_of, raw
 
 pytestmark = pytest.mark.long
 
 OWN_NAME = pwd.getpwuid(os.geteuid()).pw_name
 
 
-def curl(host: WebHost, path: str, *options: str) -> tuple[int, str]:
-    """Status and body, as curl prints them."""
-    done = subprocess.run(
-        ["curl", "-sS", "-w", "\n%{http_code}", *options, f"{host.url}{path}"],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    body, _, status = done.stdout.rpartition("\n")
-    return int(status), body
+def basic(text: str) -> dict[str, str]:
+    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
 
 
 @pytest.fixture
@@ -47,32 +37,24 @@ def tokens_file(tmp_path: Path) -> Path:
     return tmp_path / "tokens"
 
 
-def token_of(path: Path, name: str, role: RoleName) -> str:
-    token, line = new_token(name, role)
-    add_line(path, line)
-    return token
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
-
-
 # -- hosts and origins -------------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_host_is_421_on_tcp_and_not_asked_on_the_unix_socket(make_host: MakeHost) -> None:
-    host = make_host(allowed_hosts=["Ops.example"])
+@pytest.mark.parametrize(
+    ("host_header", "status"), [("localhost:4711", 200), ("ops.example", 200), ("evil.example:4711", 421), ("", 421)]
+)
+def test_a_foreign_host_is_421_on_tcp_and_not_asked_on_the_unix_socket(
+    serve: MakeHost, host_header: str, status: int
+) -> None:
+    host = serve(allowed_hosts=["Ops.example"])
 
-    assert curl(host, "/who")[0] == 200
-    assert curl(host, "/who", "-H", f"Host: localhost:{host.port}")[0] == 200
-    assert curl(host, "/who", "-H", "Host: ops.example")[0] == 200
-    status, body = curl(host, "/who", "-H", f"Host: evil.example:{host.port}")
-    assert (status, body) == (
-        421,
-        '{"error": "the Host header does not name this door; add its name to web.allowed_hosts"}\n',
-    )
-    assert curl(host, "/who", "--http1.0", "-H", "Host:")[0] == 421
-    with by_socket(host, headers={"host": "evil.example"}) as client:
+    found, body = ask(host, "GET /who", f"Host: {host_header}")
+
+    assert found == status
+    if status == 421:
+        assert body == '{"error": "the Host header does not name this door; add its name to web.allowed_hosts"}\n'
+    assert raw(host, b"GET /who HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 421 ")
+    with by_socket(host, headers={"host": host_header or "evil.example"}) as client:
         assert client.get("/who").status_code == 200
 
 
@@ -89,45 +71,32 @@ def test_a_foreign_host_is_421_on_tcp_and_not_asked_on_the_unix_socket(make_host
     ],
 )
 def test_a_target_that_is_a_url_is_served_as_its_path_and_its_host_counts(
-    make_host: MakeHost, target: str, host_header: str, status: int
+    serve: MakeHost, target: str, host_header: str, status: int
 ) -> None:
     """Each was 404: the whole URL was taken for the path."""
-    host = make_host()
-    with connect(host) as connection:
-        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {host_header}\r\nConnection: close\r\n\r\n".encode())
-        answer = read_to_end(connection)
-
-    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert ask(serve(), f"GET {target}", f"Host: {host_header}")[0] == status
 
 
-def test_a_url_as_target_does_not_make_another_site_s_origin_our_own(make_host: MakeHost) -> None:
-    host = make_host(anonymous_role="admin", allowed_hosts=["ops.example"])
-    head = "DELETE http://localhost/who HTTP/1.1\r\nHost: ops.example\r\nOrigin: http://ops.example\r\n"
-    with connect(host) as connection:
-        connection.sendall(f"{head}Connection: close\r\n\r\n".encode())
-        answer = read_to_end(connection)
+def test_a_url_as_target_does_not_make_another_site_s_origin_our_own(serve: MakeHost) -> None:
+    host = serve(anonymous_role="admin", allowed_hosts=["ops.example"])
 
-    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert ask(host, "DELETE http://localhost/who", "Host: ops.example", "Origin: http://ops.example")[0] == 403
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "X-ANY"])
 @pytest.mark.parametrize(
     "header", ["Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"]
 )
-def test_another_web_site_may_change_nothing(make_host: MakeHost, method: str, header: str) -> None:
-    host = make_host(anonymous_role="admin")
-
-    status, body = curl(host, "/who", "-X", method, "-H", header)
+def test_another_web_site_may_change_nothing(serve: MakeHost, method: str, header: str) -> None:
+    status, body = ask(serve(anonymous_role="admin"), f"{method} /who", header)
 
     assert status == 403
     assert "the request comes from another web site" in body
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_another_web_site_may_link_here_but_not_read(make_host: MakeHost, method: str) -> None:
-    host = make_host()
-    headers = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
-    with by_tcp(host, headers=headers) as client:
+def test_another_web_site_may_link_here_but_not_read(serve: MakeHost, method: str) -> None:
+    with by_tcp(serve(), headers={"origin": "http://evil.example", "sec-fetch-site": "cross-site"}) as client:
         answer = client.request(method, "/who")
         preflight = client.options("/who", headers={"access-control-request-method": "DELETE"})
 
@@ -136,81 +105,81 @@ def test_another_web_site_may_link_here_but_not_read(make_host: MakeHost, method
     assert not [name for each in (answer, preflight) for name in each.headers if name.startswith("access-control")]
 
 
-def test_our_own_page_and_programs_may_change_something(make_host: MakeHost) -> None:
-    host = make_host(anonymous_role="user")
-    own = ["-H", f"Origin: {host.url}", "-H", "Sec-Fetch-Site: same-origin"]
+def test_our_own_page_and_programs_may_change_something(serve: MakeHost) -> None:
+    host = serve(anonymous_role="user")
+    own = [f"Host: 127.0.0.1:{host.port}", f"Origin: {host.url}", "Sec-Fetch-Site: same-origin"]
 
-    assert curl(host, "/who", "-X", "DELETE", *own)[0] == 200
-    assert curl(host, "/who", "-X", "DELETE")[0] == 200
+    assert ask(host, "DELETE /who", *own)[0] == 200
+    assert ask(host, "DELETE /who")[0] == 200
 
 
-def test_a_body_has_to_be_json(make_host: MakeHost) -> None:
-    host = make_host(anonymous_role="user")
+def test_a_body_has_to_be_json(serve: MakeHost) -> None:
+    host = serve(anonymous_role="user")
 
-    assert curl(host, "/who", "-d", "{}", "-H", "Content-Type: application/json; charset=utf-8")[0] == 200
-    assert curl(host, "/who", "-X", "POST")[0] == 200
+    assert ask(host, "POST /who", "Content-Type: application/json; charset=utf-8", body="{}")[0] == 200
+    assert ask(host, "POST /who")[0] == 200
     for content_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
-        for chunked in ([], ["-H", "Transfer-Encoding: chunked"]):
-            status, body = curl(host, "/who", "-d", "{}", "-H", f"Content-Type: {content_type}", *chunked)
-            assert (status, body) == (415, '{"error": "the body must be application/json"}\n')
+        said = f"Content-Type: {content_type}"
+        whole = ask(host, "POST /who", said, body="{}")
+        chunked = ask(host, "POST /who", said, "Transfer-Encoding: chunked", body="2\r\n{}\r\n0\r\n\r\n")
+        assert whole == chunked == (415, '{"error": "the body must be application/json"}\n')
 
 
 # -- users -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_unix_socket_s_client_is_its_user_and_may_do_everything(make_host: MakeHost, tokens_file: Path) -> None:
-    token_of(tokens_file, "alice", "view")
-    host = make_host(tokens_file=tokens_file)
-    with by_socket(host) as client:
+def test_the_unix_socket_s_client_is_its_user_and_may_do_everything(serve: MakeHost, users: Users) -> None:
+    with by_socket(serve(tokens_file=users.file)) as client:
         assert client.get("/who").json() == {"name": OWN_NAME, "role": "admin", "bytes": 0}
         assert client.post("/admin").status_code == 200
 
 
-def test_without_tokens_clients_of_this_machine_have_the_role_of_the_configuration(make_host: MakeHost) -> None:
-    with by_tcp(make_host(name="first")) as client:
-        for headers in ({}, bearer("x"), {"authorization": "Basic eDp5"}, {"authorization": "Negotiate YII"}):
+def test_without_tokens_clients_of_this_machine_have_the_role_of_the_configuration(serve: MakeHost) -> None:
+    with by_tcp(serve()) as client:
+        for value in (None, "Bearer x", "Basic eDp5", "Negotiate YII"):
+            headers = {} if value is None else {"authorization": value}
             assert client.get("/who", headers=headers).json() == {"name": "anonymous", "role": "view", "bytes": 0}
         refused = client.get("/admin")
-        assert refused.status_code == 403
-        assert error_of(refused) == "role admin is required; anonymous has role view"
-    with by_tcp(make_host(name="second", anonymous_role="admin")) as client:
-        assert client.get("/admin").status_code == 200
+    assert refused.status_code == 403
+    assert error_of(refused) == "role admin is required; anonymous has role view"
+    assert ask(serve(anonymous_role="admin"), "GET /admin")[0] == 200
 
 
-def test_with_tokens_only_those_enter_with_their_roles(make_host: MakeHost, tokens_file: Path) -> None:
-    alice, boss = token_of(tokens_file, "alice", "view"), token_of(tokens_file, "boss", "admin")
-    host = make_host(tokens_file=tokens_file)
-    with by_tcp(host) as client:
-        for headers in ({}, bearer("x"), bearer("x y"), {"authorization": f"Basic {boss}"}, {"authorization": boss}):
-            refused = client.get("/who", headers=headers)
+def test_with_tokens_only_those_enter_with_their_roles(serve: MakeHost, users: Users) -> None:
+    boss = users.tokens["boss"]
+    with by_tcp(serve(tokens_file=users.file)) as client:
+        for value in (None, "Bearer x", "Bearer x y", f"Basic {boss}", boss):
+            refused = client.get("/who", headers={} if value is None else {"authorization": value})
             assert refused.status_code == 401
             assert refused.headers.get_list("www-authenticate") == [
                 'Basic realm="dispatcher", charset="UTF-8"',
                 'Bearer realm="dispatcher"',
             ]
             assert "needs a token" in error_of(refused)
-        assert client.get("/who", headers=bearer(alice)).json()["name"] == "alice"
-        assert client.get("/admin", headers=bearer(alice)).status_code == 403
-        assert client.get("/admin", headers=bearer(boss)).json() == {"name": "boss", "role": "admin", "bytes": 0}
+        assert client.get("/who", headers=users.bearer("alice")).json()["name"] == "alice"
+        assert client.get("/admin", headers=users.bearer("alice")).status_code == 403
+        assert client.get("/admin", headers=users.bearer("boss")).json() == {
+            "name": "boss",
+            "role": "admin",
+            "bytes": 0,
+        }
 
 
 def test_a_new_token_enters_and_one_that_was_removed_does_not_without_a_restart(
     make_host: MakeHost, tokens_file: Path
 ) -> None:
-    alice = token_of(tokens_file, "alice", "view")
+    alice = add_user(tokens_file, "alice", "view")
     host = make_host(tokens_file=tokens_file)
-    with by_tcp(host) as client:
-        bob = token_of(tokens_file, "bob", "user")
-        assert client.get("/who", headers=bearer(bob)).json()["role"] == "user"
+    bob = add_user(tokens_file, "bob", "user")
+    assert '"user"' in ask(host, "GET /who", f"Authorization: Bearer {bob}")[1]
 
-        tokens_file.write_text(f"{tokens_file.read_text().splitlines()[1]}\n")
+    tokens_file.write_text(f"{tokens_file.read_text().splitlines()[1]}\n")
 
-        assert client.get("/who", headers=bearer(alice)).status_code == 401
-        assert client.get("/who", headers=bearer(bob)).status_code == 200
+    assert [ask(host, "GET /who", f"Authorization: Bearer {each}")[0] for each in (alice, bob)] == [401, 200]
 
 
 def test_a_tokens_file_that_others_may_read_stops_the_start(make_host: MakeHost, tokens_file: Path) -> None:
-    token_of(tokens_file, "alice", "view")
+    add_user(tokens_file, "alice", "view")
     tokens_file.chmod(0o640)
 
     with pytest.raises(
@@ -220,15 +189,13 @@ def test_a_tokens_file_that_others_may_read_stops_the_start(make_host: MakeHost,
 
 
 def test_with_tokens_it_may_listen_beyond_this_machine(
-    make_host: MakeHost, tokens_file: Path, caplog: pytest.LogCaptureFixture
+    make_host: MakeHost, users: Users, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alice = token_of(tokens_file, "alice", "view")
-    host = make_host(tokens_file=tokens_file, host="0.0.0.0")
+    host = make_host(tokens_file=users.file, host="0.0.0.0")
 
     assert "web.tls is not set, so tokens pass the network in plain text" in caplog.text
-    with httpx.Client(base_url=f"http://127.0.0.1:{host.port}", trust_env=False) as client:
-        assert client.get("/who").status_code == 401
-        assert client.get("/who", headers=bearer(alice)).status_code == 200
+    assert ask(host, "GET /who")[0] == 401
+    assert ask(host, "GET /who", f"Authorization: Bearer {users.tokens['alice']}")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/events", "/silent"])
@@ -238,9 +205,9 @@ def test_an_open_stream_ends_when_its_token_is_revoked_or_its_role_lowered(
     make_host: MakeHost, tokens_file: Path, path: str, lines: str, scheme: str
 ) -> None:
     """It went on for as long as the client stayed."""
-    alice = token_of(tokens_file, "alice", "admin")
+    alice = add_user(tokens_file, "alice", "admin")
     host = make_host(tokens_file=tokens_file)
-    headers = bearer(alice) if scheme == "Bearer" else basic(f"alice:{alice}")
+    headers = {"authorization": f"Bearer {alice}"} if scheme == "Bearer" else basic(f"alice:{alice}")
     with by_tcp(host) as client, client.stream("GET", path, headers=headers) as stream:
         received = stream.iter_lines()
         assert next(received) == ": still here"
@@ -277,50 +244,35 @@ def test_a_stream_that_sends_nothing_is_checked_too() -> None:
 # -- browsers ----------------------------------------------------------------------------------------------------------
 
 
-def basic(text: str) -> dict[str, str]:
-    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
-
-
-def test_a_browser_sends_the_token_as_its_password(make_host: MakeHost, tokens_file: Path) -> None:
-    alice = token_of(tokens_file, "alice", "user")
-    host = make_host(tokens_file=tokens_file)
+def test_a_browser_sends_the_token_as_its_password(serve: MakeHost, users: Users) -> None:
+    host, token = serve(tokens_file=users.file), users.tokens["ursula"]
     own = {"origin": str(host.url), "sec-fetch-site": "same-origin"}
     with by_tcp(host) as client:
-        for text in (f"alice:{alice}", f":{alice}"):
+        for text in (f"ursula:{token}", f":{token}"):
             answer = client.get("/who", headers=basic(text))
-            assert answer.json() == {"name": "alice", "role": "user", "bytes": 0}
+            assert answer.json() == {"name": "ursula", "role": "user", "bytes": 0}
             assert "set-cookie" not in answer.headers
-        assert client.post("/who", headers={**basic(f"alice:{alice}"), **own}).status_code == 200
-
-    assert curl(host, "/who", "-u", f"alice:{alice}", "--anyauth")[0] == 200
+        assert client.post("/who", headers={**basic(f"ursula:{token}"), **own}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "text", ["alice:wrong", "alice:", "alice", ":", "bob:TOKEN", "TOKEN:", "é:TOKEN", "alice:TOKEN:"]
-)
-def test_a_wrong_name_or_password_is_401(make_host: MakeHost, tokens_file: Path, text: str) -> None:
-    alice = token_of(tokens_file, "alice", "user")
-    with by_tcp(make_host(tokens_file=tokens_file)) as client:
-        assert client.get("/who", headers=basic(text.replace("TOKEN", alice))).status_code == 401
+WRONG = ["alice:wrong", "alice:", "alice", ":", "bob:TOKEN", "TOKEN:", "é:TOKEN", "alice:TOKEN:"]
+NO_PASSWORD = ["Basic", "Basic =", "Basic \xff", "Basic /w==", "Basic YQ", "basic Og=="]
 
 
-@pytest.mark.parametrize("value", ["Basic", "Basic =", "Basic \xff", "Basic /w==", "Basic YQ", "basic Og=="])
-def test_what_is_no_password_is_401(make_host: MakeHost, tokens_file: Path, value: str) -> None:
-    token_of(tokens_file, "alice", "user")
-    with by_tcp(make_host(tokens_file=tokens_file)) as client:
-        answer = client.get("/who", headers=[(b"authorization", value.encode("latin-1"))])
+@pytest.mark.parametrize("text", [*WRONG, *NO_PASSWORD])
+def test_a_wrong_name_or_password_and_what_is_none_is_401(serve: MakeHost, users: Users, text: str) -> None:
+    given = basic(text.replace("TOKEN", users.tokens["alice"]))["authorization"] if text in WRONG else text
 
-    assert answer.status_code == 401
+    assert ask(serve(tokens_file=users.file), "GET /who", f"Authorization: {given}")[0] == 401
 
 
 @pytest.mark.parametrize("header", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
 def test_another_site_changes_nothing_with_a_password_that_the_browser_remembers(
-    make_host: MakeHost, tokens_file: Path, header: dict[str, str]
+    make_host: MakeHost, users: Users, header: dict[str, str]
 ) -> None:
     """A browser adds it to the requests of other sites, unlike a cookie that is SameSite=Strict."""
-    alice = token_of(tokens_file, "alice", "admin")
-    host = make_host(tokens_file=tokens_file, takes_form=lambda _: True)
-    with by_tcp(host, headers=basic(f"alice:{alice}") | header) as client:
+    host = make_host(tokens_file=users.file, takes_form=lambda _: True)
+    with by_tcp(host, headers=basic(f"boss:{users.tokens['boss']}") | header) as client:
         assert client.post("/submit", data={"a": "b"}).status_code == 403
         assert client.delete("/who").status_code == 403
         assert client.get("/who").headers["cross-origin-resource-policy"] == "same-origin"
@@ -332,27 +284,26 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+SECURITY_HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
 
 
 @pytest.mark.parametrize("path", ["/who", "/nothing", "/admin", "/fails"])
-def test_every_answer_has_the_security_headers(make_host: MakeHost, tokens_file: Path, path: str) -> None:
-    token = token_of(tokens_file, "alice", "view")
-    with by_tcp(make_host(tokens_file=tokens_file)) as client:
-        for answer in (
-            client.get(path, headers=bearer(token)),
-            client.get(path),
-            client.get(path, headers={"host": "x"}),
-        ):
-            assert answer.headers["content-security-policy"] == CSP
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            assert answer.headers["referrer-policy"] == "no-referrer"
-            assert answer.headers["cache-control"] == "no-store"
-            assert "server" not in answer.headers
+def test_every_answer_has_the_security_headers(serve: MakeHost, users: Users, path: str) -> None:
+    with by_tcp(serve(tokens_file=users.file)) as client:
+        for headers in (users.bearer("alice"), {}, {"host": "x"}):
+            found: Mapping[str, str] = client.get(path, headers=headers).headers
+            assert {name: found.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
+            assert "server" not in found
 
 
-def test_an_app_may_say_how_long_its_files_are_kept(make_host: MakeHost) -> None:
-    with by_tcp(make_host()) as client:
-        answer = client.get("/cached")
+def test_an_app_may_say_how_long_its_files_are_kept(serve: MakeHost) -> None:
+    with by_tcp(serve()) as client:
+        answer: httpx.Response = client.get("/cached")
 
     assert answer.headers.get_list("cache-control") == ["max-age=60"]
     assert answer.headers["content-security-policy"] == CSP
@@ -363,41 +314,37 @@ def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_each_write_has_a_line_in_the_audit_log(
-    make_host: MakeHost, tokens_file: Path, caplog: pytest.LogCaptureFixture
+    serve: MakeHost, users: Users, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alice = token_of(tokens_file, "alice", "user")
-    host = make_host(tokens_file=tokens_file)
-    with by_tcp(host) as client:
-        client.get("/who", headers=bearer(alice))
-        client.post("/who", headers=bearer(alice))
-        client.post("/submit", headers=bearer(alice))
-        client.delete("/who")
-        client.post("/admin", headers=bearer(alice))
-        client.post("/who", headers=bearer(alice) | {"origin": "http://evil.example"})
-        client.post("/fails", headers=bearer(alice))
-        client.post("/a%0Ab%09RESULT=SUCCESS", headers=bearer(alice))
+    host, user = serve(tokens_file=users.file), f"Authorization: Bearer {users.tokens['ursula']}"
+    ask(host, "GET /who", user)
+    ask(host, "POST /who", user)
+    ask(host, "POST /submit", user)
+    ask(host, "DELETE /who")
+    ask(host, "POST /admin", user)
+    ask(host, "POST /who", user, "Origin: http://evil.example")
+    ask(host, "POST /fails", user)
+    ask(host, "POST /a%0Ab%09RESULT=SUCCESS", user)
 
     until(lambda: len(audited(caplog)) > 6, "the last line, which is written after its answer")
-    alices, nobodys = "USER=alice\tIP=127.0.0.1\t", "USER=-\tIP=127.0.0.1\t"
+    ursula, nobody = "USER=ursula\tIP=127.0.0.1\t", "USER=-\tIP=127.0.0.1\t"
     assert audited(caplog) == [
-        f"{alices}OPERATION=POST\tTARGET=/who\tRESULT=SUCCESS",
-        f"{alices}OPERATION=Submit Application Request\tTARGET=app_17\tRESULT=SUCCESS",
-        f"{nobodys}OPERATION=DELETE\tTARGET=/who\tRESULT=FAILURE\tDESCRIPTION=401: this door needs a token "
+        f"{ursula}OPERATION=POST\tTARGET=/who\tRESULT=SUCCESS",
+        f"{ursula}OPERATION=Submit Application Request\tTARGET=app_17\tRESULT=SUCCESS",
+        f"{nobody}OPERATION=DELETE\tTARGET=/who\tRESULT=FAILURE\tDESCRIPTION=401: this door needs a token "
         "(Authorization: Bearer TOKEN, or your name and TOKEN as the password) or a client certificate",
-        f"{alices}OPERATION=POST\tTARGET=/admin\tRESULT=FAILURE\tDESCRIPTION=403: role admin is required; alice has "
+        f"{ursula}OPERATION=POST\tTARGET=/admin\tRESULT=FAILURE\tDESCRIPTION=403: role admin is required; ursula has "
         "role user",
-        f"{alices}OPERATION=POST\tTARGET=/who\tRESULT=FAILURE\tDESCRIPTION=403: Origin is http://evil.example: the "
+        f"{ursula}OPERATION=POST\tTARGET=/who\tRESULT=FAILURE\tDESCRIPTION=403: Origin is http://evil.example: the "
         "request comes from another web site",
-        f"{alices}OPERATION=POST\tTARGET=/fails\tRESULT=FAILURE\tDESCRIPTION=500: RuntimeError: of the app",
-        f"{alices}OPERATION=POST\tTARGET=/a\\nb\\tRESULT=SUCCESS\tRESULT=FAILURE\tDESCRIPTION=404",
+        f"{ursula}OPERATION=POST\tTARGET=/fails\tRESULT=FAILURE\tDESCRIPTION=500: RuntimeError: of the app",
+        f"{ursula}OPERATION=POST\tTARGET=/a\\nb\\tRESULT=SUCCESS\tRESULT=FAILURE\tDESCRIPTION=404",
     ]
-    assert alice not in caplog.text
+    assert users.tokens["ursula"] not in caplog.text
 
 
-def test_the_audit_line_of_the_unix_socket_names_the_user(
-    make_host: MakeHost, caplog: pytest.LogCaptureFixture
-) -> None:
-    with by_socket(make_host()) as client:
+def test_the_audit_line_of_the_unix_socket_names_the_user(serve: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
+    with by_socket(serve()) as client:
         client.post("/who")
 
     until(lambda: audited(caplog), "the line, which is written after the answer")
@@ -426,9 +373,9 @@ def test_what_was_allowed_is_logged_although_the_root_logger_logs_warnings_only(
     ],
 )
 def test_a_form_is_taken_on_declared_paths_and_only_from_our_own_pages(
-    make_host: MakeHost, path: str, headers: dict[str, str], status: int
+    serve: MakeHost, path: str, headers: dict[str, str], status: int
 ) -> None:
-    host = make_host(takes_form=lambda each: each == "/submit")
+    host = serve(forms="/submit")
     sent = {name: str(host.url) if value == "OWN" else value for name, value in headers.items()}
 
     with by_tcp(host) as client:

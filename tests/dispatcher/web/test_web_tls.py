@@ -13,10 +13,9 @@ import pytest
 
 from dispatcher import ConfigError
 from dispatcher.web import TLSConfig, WebHost
-from dispatcher.web.tokens import add_line, new_token
 
 from ...kit import TIMEOUT_S, until
-from .conftest import MakeHost, by_socket, connect, read_to_end
+from .conftest import MakeHost, add_user, by_socket, connect, read_to_end
 
 pytestmark = [
     pytest.mark.long,
@@ -145,9 +144,8 @@ def test_a_user_by_certificate_has_the_role_of_its_line_and_a_token_comes_first(
     make_host: MakeHost, ca: Authority, tls: TLSConfig, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "tokens"
-    add_line(tokens, new_token("alice", "admin")[1])
-    token, line = new_token("bob", "view")
-    add_line(tokens, line)
+    add_user(tokens, "alice", "admin")
+    token = add_user(tokens, "bob", "view")
     host = make_host(tokens_file=tokens, tls=tls.model_copy(update={"client_ca": ca.cert}))
 
     with client_of(host, ca, "alice") as client:
