@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,10 @@ from dispatcher import MultiDispatcher, ServiceState
 from dispatcher.ops import OpsConfig, ops_app
 
 from ...kit import until
-from ..cli.letters import Order, OrderEvent, Other, OtherEvent
-from .client import ENTITIES_ONLY, WAIT_S, Client, Job, JobEvent, hanging
-from .shop import Shop, running_shop
+from ...kit.scenarios import play
+from ..cli.letters import Order, OrderEvent
+from .client import ENTITIES_ONLY, WAIT_S, Client, Job, hanging
+from .shop import Shop, ShopStage, running_shop
 
 
 @pytest.fixture
@@ -38,31 +38,43 @@ def client() -> Client:
     return administrator()
 
 
+SCENARIOS = {
+    "what became of each redelivered letter is told, and one that is named twice is posted once": "place o1 again | "
+    "other | mend | hold | redeliver 1 2 3 17 1 -> posted 1 2 ; refused 3 17 ; became 1=posted 2=posted 3=rejected "
+    "17=rejected | go -> became 1=handled 2=failed_again 3=rejected 17=rejected ; handled o1 ; letters None again",
+    "the reason of each outcome is told": "place o1 again | mend | hold | redeliver 1 17 2 -> why 1=not_handled_yet "
+    "17=no_such_dead_letter 2=not_handled_yet | go -> why 17=no_such_dead_letter 2=ValueError:_no_stock",
+    "letters are discarded for good": "place o1 o2 o3 | discard 1 3 17 -> discarded 1 3 ; refused 17 ; letters o2 ; "
+    "became 1=discarded 3=discarded 17=rejected ; why 17=no_such_dead_letter",
+    "letters of another folder are not redelivered": "place o1 | mend | redeliver 1 elsewhere -> status 409 ; letters "
+    "o1 ; handled",
+    "letters of another folder are not discarded": "place o1 | discard 1 elsewhere -> status 409 ; letters o1",
+    "scheduled posts are cancelled by key": "schedule kept gone | cancel gone missing -> cancelled gone ; refused "
+    "missing ; became gone=cancelled missing=rejected ; scheduled kept",
+    "a dispatcher that was stopped meanwhile changes nothing": "place o1 | mend | stopped | redeliver 1 -> status 409 "
+    "; error shop:_is_STOPPED | discard 1 -> status 409 | cancel a -> status 409 | stop -> status 409 ; letters o1",
+    "changes are listed newest first": "place o1 o2 | discard 1 | discard 2 -> /changes#user,operation,dispatcher "
+    "tester:discard:shop tester:discard:shop ; /changes#items.0.items.0.name,items.1.items.0.name 2:1 ; !/changes/x "
+    "404 ; !/changes/999999999999 404",
+}
+
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_an_administrator_changes(client: Client, shop: Shop, script: str) -> None:
+    play(ShopStage(shop, client), script)
+
+
 def items(client: Client, change: int) -> dict[str, tuple[str, str]]:
     found = client.json(f"/changes/{change}")
     return {each["name"]: (each["outcome"], each.get("detail", "")) for each in found["items"]}
 
 
-def test_what_became_of_each_redelivered_letter_is_told(client: Client, shop: Shop) -> None:
-    shop.place("o1", "again")
-    assert shop.dispatcher.post(OtherEvent(Other.PLACED))
-    assert shop.dispatcher.await_drained(WAIT_S)
-    journal, shop.is_mended = shop.journal, True
-    shop.gate.clear()
+@pytest.mark.parametrize("change", ["redeliver", "discard"])
+def test_letters_of_a_folder_that_is_gone_are_an_error(client: Client, shop: Shop, change: str) -> None:
+    stage = ShopStage(shop, client)
+    play(stage, f"place o1 | mend | gone | {change} 1 -> handled")
 
-    answer = client.post("/dispatchers/shop/redeliver", letters=[1, 2, 3, 17, 1], journal=journal).json()
-
-    assert answer["posted"] == [1, 2]
-    assert [each["letter"] for each in answer["refused"]] == [3, 17]
-    assert items(client, answer["change"])["1"] == ("posted", "not handled yet")
-    shop.gate.set()
-    assert shop.dispatcher.await_drained(WAIT_S)
-    became = items(client, answer["change"])
-    assert became["1"] == ("handled", "")
-    assert became["2"] == ("failed again", "ValueError: no stock")
-    assert (became["3"][0], became["17"]) == ("rejected", ("rejected", "no such dead letter"))
-    assert shop.handled == ["o1"], "once, although it was named twice"
-    assert sorted(map(str, shop.letters())) == ["None", "again"]
+    assert stage.look("status") in ([409], [503])
 
 
 def test_two_administrators_who_redeliver_a_letter_at_once_post_it_once(shop: Shop) -> None:
@@ -84,50 +96,6 @@ def test_two_administrators_who_redeliver_a_letter_at_once_post_it_once(shop: Sh
     assert shop.handled == ["o1"]
 
 
-def test_letters_are_discarded_for_good(client: Client, shop: Shop) -> None:
-    shop.place("o1", "o2", "o3")
-
-    answer = client.post("/dispatchers/shop/discard", letters=[1, 3, 17], journal=shop.journal).json()
-
-    assert (answer["discarded"], answer["refused"]) == ([1, 3], [{"letter": 17, "reason": "no such dead letter"}])
-    assert shop.letters() == ["o2"]
-    assert items(client, answer["change"]) == {
-        "1": ("discarded", ""),
-        "3": ("discarded", ""),
-        "17": ("rejected", "no such dead letter"),
-    }
-
-
-@pytest.mark.parametrize("change", ["redeliver", "discard"])
-def test_letters_of_another_folder_or_of_one_that_is_gone_are_not_touched(
-    client: Client, shop: Shop, change: str
-) -> None:
-    shop.place("o1")
-    journal, shop.is_mended = shop.journal, True
-
-    other = client.post(f"/dispatchers/shop/{change}", letters=[1], journal="of another folder")
-    letters = shop.letters()
-    shutil.rmtree(shop.folder)
-    gone = client.post(f"/dispatchers/shop/{change}", letters=[1], journal=journal)
-
-    assert (other.status_code, letters) == (409, ["o1"])
-    assert "in another folder" in other.json()["error"]
-    assert gone.status_code in (409, 503)
-    assert shop.handled == []
-
-
-def test_a_dispatcher_that_was_stopped_meanwhile_changes_nothing(client: Client, shop: Shop) -> None:
-    shop.place("o1")
-    changes = shop.changes()
-    shop.dispatcher.stop()
-
-    answers = [client.post(f"/dispatchers/shop/{change}", **body) for change, body in changes.items()]
-
-    assert [answer.status_code for answer in answers] == [409] * 4
-    assert all("shop: is STOPPED" in answer.json()["error"] for answer in answers)
-    assert shop.letters() == ["o1"]
-
-
 def test_posted_letters_that_a_stop_discards_are_told_as_not_handled(client: Client, shop: Shop) -> None:
     shop.place("o1", "o2")
     journal = shop.journal
@@ -141,18 +109,6 @@ def test_posted_letters_that_a_stop_discards_are_told_as_not_handled(client: Cli
     stopping.join(WAIT_S)
 
     assert items(client, change)["2"][0] == "not handled"
-
-
-def test_scheduled_posts_are_cancelled_by_key(client: Client) -> None:
-    with hanging() as central:
-        kept = central.dispatcher.post_after(3600, JobEvent(Job.START), key="kept")
-        gone = central.dispatcher.post_every(3600, JobEvent(Job.START), key="gone")
-
-        answer = client.post("/dispatchers/central/cancel", keys=["gone", "missing"]).json()
-
-        assert (answer["cancelled"], [each["key"] for each in answer["refused"]]) == (["gone"], ["missing"])
-        assert (kept.is_done(), gone.is_done()) == (False, True)
-        assert items(client, answer["change"])["gone"] == ("cancelled", "")
 
 
 def test_one_dispatcher_is_stopped_and_the_others_run_on(client: Client) -> None:
@@ -181,22 +137,6 @@ def test_a_partition_is_stopped_with_its_whole_dispatcher(client: Client) -> Non
         until(lambda: whole.state is ServiceState.STOPPED)
         assert whole.wait_for_service_to_stop(WAIT_S)
         assert answer["stopping"] == "shop"
-
-
-def test_changes_are_listed_newest_first(client: Client, shop: Shop) -> None:
-    shop.place("o1", "o2")
-    first, second = (
-        client.post("/dispatchers/shop/discard", letters=[letter], journal=shop.journal).json()["change"]
-        for letter in (1, 2)
-    )
-
-    found = client.json("/changes")
-
-    assert [(each["number"], each["user"], each["operation"]) for each in found["items"]] == [
-        (second, "tester", "discard"),
-        (first, "tester", "discard"),
-    ]
-    assert [client.error(f"/changes/{each}")[0] for each in (second + 1, "x", "9" * 5000)] == [404] * 3
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from dispatcher import AsyncDispatcher, DeadLetters, JournalError
 from dispatcher.ops import OpsConfig, ops_app
 from dispatcher.ops.letter_folders import LetterFolder
 
+from ...kit.scenarios import play
 from ..cli.letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, failing
 from ..journal.conftest import flip
 from .client import Client
+from .shop import ShopStage, running_shop
 
 LETTERS = "/dispatchers/shop/dead-letters"
 
@@ -42,34 +44,27 @@ def entities(found: Any) -> list[str]:
     return [each["entity"] for each in found["items"]]
 
 
-def test_letters_are_listed_newest_first(client: Client, shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2")
-
-    found = client.json(LETTERS)
-
-    assert entities(found) == ["o2", "o1"]
-    assert (found["total"], found["next"], found["damage"]) == (2, None, [])
-    assert found["items"][1] | {"at": 0} == {
-        "number": 1,
-        "at": 0,
-        "event_class": "Order",
-        "event_type": "PLACED",
-        "entity": "o1",
-        "attempts": 1,
-        "error": "ValueError: no stock for o1\nat all",
-        "is_declared": True,
-    }
-    assert found["items"][0]["at"] > 1_600_000_000_000
+SCENARIOS = {
+    "letters are listed newest first": "place o1 o2 -> dead-letters#entity o2 o1 ; dead-letters#total,next,damage "
+    "2:None:[] ; dead-letters?limit=1#number,event_class,event_type,attempts,error,is_declared "
+    "2:Order:PLACED:1:ValueError:_no_stock:True",
+    "a list goes on at its cursor while letters come": "place o1 o2 o3 -> dead-letters?limit=2#entity o3 o2 ; "
+    "dead-letters?limit=2#next 2 | place o4 -> dead-letters?limit=2&after=2#entity o1 ; "
+    "dead-letters?limit=2&after=2#next None",
+    "a search finds letters with all its words, also of the traceback, in any case": "place o1 Oé | pay o1 | other -> "
+    "dead-letters?search=O1#number 3 1 ; dead-letters?search=no+stock+o1+PAID#number 3 ; "
+    "dead-letters?search=o%C3%89#number 2 ; dead-letters?search=other.placed+never#number 4 ; "
+    "dead-letters?search=shop.py#number 4 3 2 1 ; dead-letters?search=nothing+like+it#number ; "
+    "dead-letters?search=o1#total None ; dead-letters?search=#total 4",
+    "what is not there is not found": "place o1 -> !dead-letters/17 404 ; !dead-letters/x 404 ; "
+    "!/dispatchers/nobody/dead-letters 404 ; !dead-letters?after=x 400",
+}
 
 
-def test_a_list_goes_on_at_its_cursor_while_letters_come(client: Client, shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2", "o3")
-    first = client.json(LETTERS, limit=2)
-    place(shop, "o4")
-
-    second = client.json(LETTERS, limit=2, after=first["next"])
-
-    assert (entities(first), entities(second), second["next"]) == (["o3", "o2"], ["o1"], None)
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_the_api_says(client: Client, folder: Path, script: str) -> None:
+    with running_shop(folder) as shop:
+        play(ShopStage(shop, client), script)
 
 
 def test_each_look_reads_what_came_and_what_left_since(folder: Path, shop: AsyncDispatcher) -> None:
@@ -109,26 +104,6 @@ def test_another_folder_in_its_place_is_read_from_its_beginning(folder: Path, tm
         assert [each.seq for each in one.read().newest_first] == [1]
 
 
-def test_a_search_finds_letters_with_all_its_words(client: Client, shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "O\u00e9")
-    place(shop, "o1", type=Order.PAID)
-    assert shop.post(OtherEvent(Other.PLACED))
-    assert shop.await_drained(WAIT_S)
-
-    def found(search: str) -> list[int]:
-        page = client.json(LETTERS, search=search)
-        assert page["total"] == (4 if not search else None)
-        return [each["number"] for each in page["items"]]
-
-    assert found("O1") == [3, 1]
-    assert found("no stock o1 PAID") == [3]
-    assert found("o\u00c9") == [2]
-    assert found("other.placed any") == [4]
-    assert found("letters.py") == [4, 3, 2, 1]  # in the traceback
-    assert found("nothing like it") == []
-    assert found("") == [4, 3, 2, 1]
-
-
 def test_one_letter_is_shown_whole_and_its_event_if_payloads_are_shown(shop: AsyncDispatcher) -> None:
     place(shop, "o1")
 
@@ -156,15 +131,13 @@ def fail_quietly(event: object) -> None:
     raise ValueError
 
 
-def test_a_letter_that_is_not_there_and_other_targets_are_not_found(client: Client, shop: AsyncDispatcher) -> None:
+def test_letters_that_are_in_no_folder_and_a_number_without_end_are_not_found(
+    client: Client, shop: AsyncDispatcher
+) -> None:
     with failing(None) as none:
         none.name = "none"
-        assert client.error(f"{LETTERS}/17")[0] == 404
         assert client.error("/dispatchers/none/dead-letters") == (404, "none: its dead letters are not in a folder")
-        assert client.error("/dispatchers/nobody/dead-letters")[0] == 404
-        assert client.error(f"{LETTERS}/x")[0] == 404
         assert client.error(f"{LETTERS}/{'9' * 5000}")[0] == 404
-        assert client.error(LETTERS, after="x")[0] == 400
 
 
 # -- folders that are not as they should be ----------------------------------------------------------------------------

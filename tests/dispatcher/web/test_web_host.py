@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,65 +123,60 @@ def test_a_host_that_is_none_is_refused_in_one_printable_line(app: App, host: st
     assert str(caught.value).isprintable()
 
 
-def test_an_app_that_fails_to_start_fails_the_start(make_host: MakeHost, folder: Path) -> None:
-    async def failing(app: Starlette) -> Any:
-        raise RuntimeError("no database")
-        yield
-
-    from contextlib import asynccontextmanager
-
-    with pytest.raises(DispatcherError, match="web: the app failed to start"):
-        make_host(Starlette(lifespan=asynccontextmanager(failing)))
-
-    assert not (folder / "web.sock").exists()
-    assert web_threads() == []
+async def nothing() -> None:
+    """The begin or the end of an app that has none."""
 
 
-def test_an_app_whose_start_up_hangs_fails_the_start_in_time(
-    make_host: MakeHost, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from contextlib import asynccontextmanager
+async def hang() -> None:
+    await asyncio.Event().wait()
 
+
+async def fail() -> None:
+    raise RuntimeError("no database")
+
+
+def app_of(begin: Callable[[], Awaitable[None]] = nothing, end: Callable[[], Awaitable[None]] = nothing) -> Starlette:
     @asynccontextmanager
-    async def hanging(app: Starlette) -> Any:
-        await asyncio.Event().wait()
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await begin()
         yield
+        await end()
 
-    monkeypatch.setattr("dispatcher.web.server._LONGEST_START_S", 0.1)
+    return Starlette(lifespan=lifespan)
 
-    with pytest.raises(DispatcherError, match=r"web: the app did not start within 0\.1 s"):
-        make_host(Starlette(lifespan=hanging))
+
+@pytest.mark.parametrize(
+    ("begin", "said"), [(fail, "web: the app failed to start"), (hang, r"web: the app did not start within 0\.5 s")]
+)
+def test_an_app_that_fails_or_hangs_at_its_start_fails_the_start(
+    make_host: MakeHost, folder: Path, monkeypatch: pytest.MonkeyPatch, begin: Any, said: str
+) -> None:
+    monkeypatch.setattr("dispatcher.web.server._LONGEST_START_S", 0.5 if begin is hang else TIMEOUT_S)
+
+    with pytest.raises(DispatcherError, match=said):
+        make_host(app_of(begin))
 
     assert not (folder / "web.sock").exists()
     until(lambda: web_threads() == [])
 
 
 def test_an_app_whose_shutdown_hangs_does_not_delay_a_stop(make_host: MakeHost) -> None:
-    from contextlib import asynccontextmanager
-
-    @asynccontextmanager
-    async def hanging(app: Starlette) -> Any:
-        yield
-        await asyncio.Event().wait()
-
-    host = make_host(Starlette(lifespan=hanging))
+    host = make_host(app_of(end=hang))
 
     assert stop_timed(host) < 1.0
     assert web_threads() == []
 
 
 def test_the_app_s_lifespan_begins_and_ends_with_the_host(make_host: MakeHost) -> None:
-    from contextlib import asynccontextmanager
-
     seen = []
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> Any:
+    async def begin() -> None:
         seen.append("begun")
-        yield
+
+    async def end() -> None:
         seen.append("ended")
 
-    host = make_host(Starlette(lifespan=lifespan))
+    host = make_host(app_of(begin, end))
     assert seen == ["begun"]
 
     host.stop()
@@ -384,14 +381,8 @@ with daemon:
 @pytest.mark.minutes
 def test_a_client_with_an_open_stream_never_delays_a_sigterm(folder: Path) -> None:
     for _ in range(tries(8)):
-        daemon = subprocess.Popen(
-            [sys.executable, "-c", SIGNALLED],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
-        )
+        daemon, url = start_daemon(folder, SIGNALLED)
         assert daemon.stdout is not None
-        url = daemon.stdout.readline().strip()
         with subprocess.Popen(
             ["curl", "-sSN", f"{url}/events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as curl:
@@ -403,7 +394,7 @@ def test_a_client_with_an_open_stream_never_delays_a_sigterm(folder: Path) -> No
             took_s = time.monotonic() - begun_s
             _, complaints = curl.communicate(timeout=TIMEOUT_S)
 
-        daemon.stdout.close()
+        daemon.communicate(timeout=TIMEOUT_S)
         assert daemon.returncode == 0
         assert took_s < 2.0  # a second for the door, the rest for the interpreter's end on a busy machine
         assert (curl.returncode, complaints) == (0, b"")
@@ -423,18 +414,23 @@ with host:
 """
 
 
-def start_daemon(folder: Path) -> tuple[subprocess.Popen[str], Path]:
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+def start_daemon(folder: Path, code: str = DAEMON) -> tuple[subprocess.Popen[str], str]:
+    """A daemon in a process of its own, and the first line that it prints."""
     daemon = subprocess.Popen(
-        [sys.executable, "-c", DAEMON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-W", "ignore", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
     )
     assert daemon.stdout is not None
-    return daemon, Path(daemon.stdout.readline().strip())
+    return daemon, daemon.stdout.readline().strip()
 
 
 def test_what_kill_9_leaves_is_removed_by_the_next_door(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    daemon, path = start_daemon(folder)
+    daemon, line = start_daemon(folder)
+    path = Path(line)
     assert path.name == f"central-{daemon.pid}.sock"
     assert doors.is_answering(path)
     daemon.send_signal(signal.SIGKILL)
@@ -442,7 +438,8 @@ def test_what_kill_9_leaves_is_removed_by_the_next_door(folder: Path, monkeypatc
     assert path.exists()
     assert not doors.is_answering(path)
 
-    following, other = start_daemon(folder)
+    following, line = start_daemon(folder)
+    other = Path(line)
 
     assert not path.exists()
     assert doors.is_answering(other)
@@ -485,16 +482,10 @@ with host:
 
 
 def test_a_forked_child_has_no_door_and_the_parent_s_stays(folder: Path) -> None:
-    daemon = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", FORKS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
-    )
-    assert daemon.stdout is not None
+    daemon, line = start_daemon(folder, FORKS)
     assert daemon.stdin is not None
-    path, port = daemon.stdout.readline().split()
+    assert daemon.stdout is not None
+    path, port = line.split()
     local = httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://door")
     tcp = httpx.Client(base_url=f"http://127.0.0.1:{port}")
     with local, tcp:
@@ -530,16 +521,9 @@ def test_nobody_answers_for_a_parent_that_has_ended(folder: Path) -> None:
         "        os._exit(0)\n"
         "    os.kill(os.getpid(), 9)",
     )
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
-    daemon = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    daemon, line = start_daemon(folder, code)
+    path = Path(line)
     assert daemon.stdout is not None
-    path = Path(daemon.stdout.readline().strip())
     daemon.wait(TIMEOUT_S)
     assert daemon.stdout.readline() == "forked\n"  # by then the child has closed what it inherited
 
