@@ -302,10 +302,9 @@ def _redeliver_with(
 
 def _redeliver_to(daemon: str, token_file: Path | None, ca: Path | None, letters: Sequence[FailedEvent]) -> None:
     from dispatcher.cli.ops.client import Client
-    from dispatcher.cli.ops.letters import post_again
 
     with answering(), Client(address_of(daemon, token_file, ca)) as client:
-        found = post_again(client, letters)
+        found = redelivery.post_again(client, letters)
     for line in found.refused:
         echo(line, err=True)
     left = len(letters) - found.posted - len(found.refused)

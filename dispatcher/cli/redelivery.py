@@ -1,24 +1,29 @@
-"""Redelivering the unhandled events of a journal, or dead letters, without the daemon they were posted to."""
+"""Redelivering unhandled events or dead letters of a journal, by a dispatcher made here or by a running daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.cli.imported import described, imported
 from dispatcher.config import JournalConfig
-from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.errors import ConfigError, DispatcherError, JournalError
 from dispatcher.groups import MultiDispatcher
 from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.outstanding import Accepted
+from dispatcher.journal.format.segments import read_manifest
 from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.journal.read import read_unhandled
 from dispatcher.journal.snapshot import parts_of, permissions_of
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.letter_target import LetterTarget, line_of
+from dispatcher.letter_target import MOST_AT_ONCE, LetterTarget, line_of
 from dispatcher.util.terminal import one_line
+
+if TYPE_CHECKING:
+    from dispatcher.cli.failed import FailedEvent
+    from dispatcher.cli.ops.client import Client
 
 _LONGEST_REPR: Final = 200
 _LOOK_S: Final = 0.1
@@ -94,6 +99,48 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> Redeliver
     return _ended((part,), filter(is_due, read_unhandled(folder).events), started_ns)
 
 
+class PostedAgain(NamedTuple):
+    """What became of the letters. The others found no room."""
+
+    posted: int
+    refused: list[str]
+    """A line for each."""
+
+
+def post_again(client: Client, letters: Sequence[FailedEvent]) -> PostedAgain:
+    """Have the dispatchers that had these events post them again. Letters of one that is not there are refused.
+
+    Raises:
+        DoorError: no answer, or a refusal; the letters of earlier requests were posted. NotThereError: the daemon has
+            none of the dispatchers, or no controls. JournalError: a folder has no manifest.
+    """
+    from dispatcher.cli.ops.errors import NotThereError
+    from dispatcher.ops.changes import Redelivered
+
+    chosen: dict[tuple[Path, str], list[FailedEvent]] = {}
+    for each in letters:
+        chosen.setdefault((each.folder, each.dispatcher), []).append(each)
+    posted, refused, missing = 0, [], 0
+    for (folder, dispatcher), of_one in chosen.items():
+        journal_id = _id_of(folder)
+        for first in range(0, len(of_one), MOST_AT_ONCE):
+            some = {each.number: each for each in of_one[first : first + MOST_AT_ONCE]}
+            content = {"letters": list(some), "journal": journal_id}
+            try:
+                found = client.post(Redelivered, "dispatchers", dispatcher, "redeliver", content=content)
+            except NotThereError as error:
+                missing += 1
+                if missing == len(chosen):
+                    raise
+                refused += [f"{each.name}: {error}" for each in of_one[first:]]
+                break
+            posted += len(found.posted)
+            refused += [f"{some[each.letter].name}: {each.reason}" for each in found.refused if each.letter in some]
+            if len(found.posted) + len(found.refused) < len(some):
+                break  # there is no room
+    return PostedAgain(posted, refused)
+
+
 def _drain(dispatcher: AsyncDispatcher | MultiDispatcher, parts: Iterable[AsyncDispatcher]) -> None:
     """Wait until what is due has been handled. Attempts that are due much later stay in the journal."""
     while not dispatcher.await_drained(_LOOK_S):
@@ -152,3 +199,10 @@ def _shown(value: object) -> str:
         return one_line(repr(value), _LONGEST_REPR)
     except Exception as error:
         return f"a {type(value).__name__}, whose repr raises {type(error).__name__}"
+
+
+def _id_of(folder: Path) -> str:
+    manifest, problem = read_manifest(folder)
+    if manifest is None or manifest.journal is None:
+        raise JournalError(f"{folder}: its journal.json {problem or 'is missing, or has no id'}")
+    return manifest.journal
