@@ -15,7 +15,7 @@ import ssl
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from dispatcher.errors import ConfigError
 from dispatcher.util.terminal import one_line
@@ -38,22 +38,14 @@ class Listener(socket.socket):
     `tls`: uvicorn's options for TLS; empty without TLS.
     """
 
-    __slots__ = ("_accepted", "_most", "handed_over", "tls")
-
-    @classmethod
-    def of(cls, listening: socket.socket, most: int, tls: dict[str, Any]) -> Self:
+    def __init__(self, listening: socket.socket, most: int, tls: dict[str, Any]) -> None:
         """Take over a listening socket, which is detached."""
-        listener = cls(listening.family, listening.type, listening.proto, fileno=listening.detach())
-        listener._accepted = weakref.WeakKeyDictionary()
-        listener._most = most
-        listener.handed_over = set()
-        listener.tls = tls
-        return listener
-
-    _accepted: weakref.WeakKeyDictionary[socket.socket, bool]  # in the order of acceptance; False: it is being ended
-    _most: int
-    handed_over: set[int]
-    tls: dict[str, Any]
+        super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
+        # In the order of acceptance; False: it is being ended.
+        self._accepted: weakref.WeakKeyDictionary[socket.socket, bool] = weakref.WeakKeyDictionary()
+        self._most = most
+        self.handed_over: set[int] = set()
+        self.tls = tls
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
@@ -115,7 +107,7 @@ class Listeners:
                 tls = _tls_options(settings.tls) if settings.tls is not None else {}
                 found = _tcp_socket(settings, settings.host, settings.port)
                 self.address = found.getsockname()[:2]
-                self.sockets.append(Listener.of(found, most, tls))
+                self.sockets.append(Listener(found, most, tls))
         except BaseException:
             self.close()
             raise
@@ -144,7 +136,7 @@ class Listeners:
 
     def _listen_at(self, path: Path, most: int) -> None:
         found = doors.listen_at(path, BACKLOG)
-        self.sockets.append(Listener.of(found, most, {}))
+        self.sockets.append(Listener(found, most, {}))
         self.socket_path = path
         known = path.lstat()
         self._identity = (known.st_dev, known.st_ino)
