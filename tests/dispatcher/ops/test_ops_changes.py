@@ -233,3 +233,4 @@ def test_each_change_leaves_an_audit_line(client: Client, shop: Shop, caplog: py
         ("USER=tester", "OPERATION=discard 1 dead letter: 2", "TARGET=shop", "RESULT=FAILURE"),
         ("USER=tester", "OPERATION=stop the dispatcher", "TARGET=shop", "RESULT=SUCCESS"),
     ]
+    assert lines[3][5].startswith("DESCRIPTION=409: shop: its dead letters are in another folder")

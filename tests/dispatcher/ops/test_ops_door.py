@@ -19,7 +19,6 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, CompositeService, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor
-from dispatcher.ops.sampler import shared_sampler
 from dispatcher.web import WebConfig
 
 from ..web.conftest import add_user
@@ -165,11 +164,6 @@ def test_a_log_level_is_set_through_the_door_and_restored_by_its_stop(
     lines = [record.getMessage() for record in caplog.records if record.name == "dispatcher.audit"]
     assert len(lines) == 1
     assert "OPERATION=log level DEBUG for 600 s\tTARGET=tests.ops.door\tRESULT=SUCCESS" in lines[0]
-
-
-def test_the_sampler_ends_with_its_last_door(folder: Path) -> None:
-    with OpsDoor(web=at(folder)):
-        assert shared_sampler.is_running()
 
 
 def test_a_daemon_is_not_ready_once_a_part_of_it_has_stopped(folder: Path) -> None:
