@@ -252,12 +252,12 @@ class _Problems:
         return "", "", ""
 
     def _of_flood(self, flood: Flood) -> Problem:
-        return self._of_type("floods", flood, f"grows by {flood.per_s:,.0f}/s")
+        return self._trouble_with("floods", flood, f"grows by {flood.per_s:,.0f}/s")
 
     def _of_failing(self, failing: Failing) -> Problem:
-        return self._of_type("fails", failing, f"{failing.newest.error}, {failing.rate_10s:,.1f}/s")
+        return self._trouble_with("fails", failing, f"{failing.newest.error}, {failing.rate_10s:,.1f}/s")
 
-    def _of_type(self, problem: str, found: Flood | Failing, detail: str) -> Problem:
+    def _trouble_with(self, problem: str, found: Flood | Failing, detail: str) -> Problem:
         return Problem(
             problem=problem,
             dispatcher=found.dispatcher,
