@@ -12,10 +12,11 @@ from pipeline.lookup import Column, LookupTable
 from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.schema import LookupKey, LookupRow, LookupSchema
 
+from ...kit import TIMEOUT_S
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TIMEOUT_S = 60.0
 SCHEMA = LookupSchema((Column("node", "string"),), (Column("rack", "string"),))
 
 

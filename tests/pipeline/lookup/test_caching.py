@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
-from pipeline.lookup import (
-    FullCache,
-    LookupMetrics,
-    PartialCache,
-    TableUnavailableError,
-)
+from pipeline.lookup import FullCache, LookupMetrics, PartialCache, TableUnavailableError
 from pipeline.lookup.answers import RowsAsColumns
 from pipeline.lookup.cache import Found, LookupCache, NoCache, TableLookups, lookups_of
 from pipeline.lookup.queries import Queries, QueryRetries
 
+from ...kit.scenarios import play
 from .fakes import FakeReader, HandClock, in_loop, settle
 
 A, B, C = ("a",), ("b",), ("c",)
@@ -44,38 +42,164 @@ class Setup:
     def begin(self, *keys: tuple[str]) -> asyncio.Task[Found]:
         return asyncio.get_running_loop().create_task(self.lookups.lookup(keys))
 
-    async def racks(self, key: tuple[str]) -> list[object]:
-        rows = (await self.lookups.lookup([key]))[key]
-        assert not isinstance(rows, Exception)
-        return [rack for (rack,) in rows]
+
+ERRORS = {"up": None, "down": OSError("down"), "away": TableUnavailableError("away")}
 
 
-@in_loop
-async def test_without_a_cache_each_batch_queries_each_of_its_keys_once() -> None:
-    async with Setup(NoCache()) as setup:
-        found = await setup.lookups.lookup([A, C, A, B])
-        await setup.lookups.lookup([A])
+class Stage(Setup):
+    """Plays scenarios of lookups: `ask a b` asks for two keys at once, `each a b` twice at the same moment.
 
-        assert found == {A: [("r1",)], B: [("r2",), ("r3",)], C: ()}
-        assert setup.reader.queries == [[A, C, B], [A]]
-        assert (setup.metrics.hits, setup.metrics.misses, setup.metrics.loads) == (0, 5, 2)
+    The table is `down`, `away` or `up`; it holds its answers from `hold` to `go`; `move a r9` changes a row. `+1`: a
+    second passes. `ask1` is what the first question has got: `a:r1 b:r2,r3 c:`, an error, `cancelled`, or `...`.
+    """
 
+    def __init__(self, cache: LookupCache, parallelism: int | None = None) -> None:
+        super().__init__(cache)
+        self.reader.parallelism = parallelism
+        self.runner = asyncio.Runner()
+        self.asked: list[asyncio.Task[Found]] = []
+        self.is_open = False
 
-@in_loop
-async def test_keys_that_wait_for_a_connection_are_joined() -> None:
-    setup = Setup(NoCache())
-    setup.reader.parallelism, setup.reader.gate = 1, asyncio.Event()
-    async with setup:
-        first = setup.begin(A)
+    def play(self, verb: str, *words: str) -> None:
+        self.runner.run(self._play(verb, words))
+
+    async def _play(self, verb: str, words: tuple[str, ...]) -> None:
+        if verb in ERRORS:
+            self.reader.error = ERRORS[verb]
+            return
+        if verb == "hold":
+            self.reader.gate = asyncio.Event()
+            return
+        if not self.is_open:
+            self.is_open = True
+            await self.lookups.open()
+        match verb:
+            case "ask":
+                self.asked.append(self.begin(*((key,) for key in words)))
+            case "each":
+                self.asked += [self.begin((key,)) for key in words]
+            case "cancel":
+                for number in words:
+                    self.asked[int(number) - 1].cancel()
+            case "move":
+                self.reader.rows = {(words[0],): [(words[1],)]}
+            case "go":
+                assert self.reader.gate is not None
+                self.reader.gate.set()
+            case "close":
+                await self.lookups.close()
+            case _:
+                await self.clock.advance(float(verb))
         await settle()
-        others = [setup.begin(B), setup.begin(C, A), setup.begin(B)]
-        await settle()
-        setup.reader.gate.set()
 
-        assert await first == {A: [("r1",)]}
-        assert await others[0] == await others[2] == {B: [("r2",), ("r3",)]}
-        assert await others[1] == {C: (), A: [("r1",)]}
-        assert setup.reader.queries == [[A], [B, C, A]]
+    def look(self, what: str) -> Iterable[object]:
+        match what:
+            case "queries":
+                return [",".join(key for (key,) in query) for query in self.reader.queries]
+            case "scans":
+                return [self.reader.scans]
+            case "tasks":
+                return asyncio.all_tasks(self.runner.get_loop())
+        if what.startswith("ask"):
+            return answer_of(self.asked[int(what.removeprefix("ask")) - 1])
+        return [getattr(self.metrics, what)]
+
+    def end(self) -> None:
+        self.runner.run(self.lookups.close())
+        self.runner.close()
+        assert not self.reader.is_open
+
+
+def answer_of(asked: asyncio.Task[Found]) -> list[str]:
+    if not asked.done():
+        return ["..."]
+    if asked.cancelled():
+        return ["cancelled"]
+    if (error := asked.exception()) is not None:
+        return [type(error).__name__]
+    return [
+        f"{key}:{type(rows).__name__ if isinstance(rows, Exception) else ','.join(rack for (rack,) in rows)}"
+        for (key,), rows in sorted(asked.result().items())
+    ]
+
+
+ONE_AT_A_TIME: dict[str, Any] = {"cache": NoCache(), "parallelism": 1}
+NONE: dict[str, Any] = {"cache": NoCache()}
+PARTIAL: dict[str, Any] = {"cache": PartialCache(max_rows=10)}
+FULL: dict[str, Any] = {"cache": FullCache()}
+EVERY_MINUTE: dict[str, Any] = {"cache": FullCache(reload_interval_s=60)}
+RETRIED = "away | ask a | +1 | +1 -> ask1 ... | up | +1 -> ask1 a:r1 ; retries 2 ; loads 1 ; load_failures 0"
+
+SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
+    "without a cache each batch queries each of its keys once": (
+        NONE, "ask a c a b | ask a -> ask1 a:r1 b:r2,r3 c: ; queries a,c,b a ; hits 0 ; misses 5 ; loads 2",
+    ),
+    "keys that wait for a connection are joined": (
+        ONE_AT_A_TIME,
+        "hold | ask a | ask b | ask c a | ask b | go"
+        " -> ask1 a:r1 ; ask2 b:r2,r3 ; ask3 a:r1 c: ; ask4 b:r2,r3 ; queries a b,c,a",
+    ),
+    "a query is cancelled once all its callers gave up": (
+        ONE_AT_A_TIME,
+        "hold | each a b | each c b | cancel 1 4 -> queries a,b | cancel 2 -> queries a,b c | go -> ask3 c:",
+    ),
+    "an error reaches all callers of a joined query": (
+        ONE_AT_A_TIME, "down | each a b -> ask1 OSError ; ask2 OSError ; queries a,b | up | ask a -> ask3 a:r1",
+    ),
+    "a partial cache queries a key once": (
+        PARTIAL,
+        "ask a c | ask a b c"
+        " -> ask1 a:r1 c: ; ask2 a:r1 b:r2,r3 c: ; queries a,c b ; hits 2 ; misses 3 ; cached_rows 4",
+    ),
+    "an expired key is queried again": (
+        {"cache": PartialCache(expire_after_write_s=60)},
+        "ask a | move a moved | +59 | ask a -> ask2 a:r1 | +1 | ask a -> ask3 a:moved",
+    ),
+    "batches share a query in flight": (
+        PARTIAL, "hold | ask a b | ask b c | go -> ask1 a:r1 b:r2,r3 ; ask2 b:r2,r3 c: ; queries a,b c",
+    ),
+    "a query outlives the batch that started it": (
+        PARTIAL, "hold | ask a | ask a | cancel 1 | go -> ask1 cancelled ; ask2 a:r1 ; queries a",
+    ),
+    "a failure fails its keys only and is not cached": (
+        PARTIAL, "ask a | down | ask a b -> ask2 a:r1 b:OSError | up | ask b -> ask3 b:r2,r3 ; load_failures 1",
+    ),
+    "an unavailable table is retried with growing delays": (NONE, RETRIED),
+    "an unavailable table is retried for a partial cache": (PARTIAL, RETRIED),
+    "an unavailable table is retried for a full cache": (FULL, RETRIED),
+    "a table that stays unavailable fails the lookup": (
+        NONE, "away | ask a | +1 | +2 -> ask1 TableUnavailableError ; queries a a a ; load_failures 1",
+    ),
+    "lookups before the first full load wait for it": (
+        FULL,
+        "hold | ask a | ask b c -> ask1 ... ; ask2 ... | go -> ask1 a:r1 ; ask2 b:r2,r3 c:"
+        " | ask a -> ask3 a:r1 ; scans 1 ; queries ; hits 1 ; misses 3 ; cached_rows 3",
+    ),
+    "a failed first load fails its waiters and the next lookup retries": (
+        FULL, "hold | down | ask a | go -> ask1 OSError | up | ask a -> ask2 a:r1 ; loads 1 ; load_failures 1",
+    ),
+    "a full cache is reloaded while the old content answers": (
+        EVERY_MINUTE,
+        "ask a -> ask1 a:r1 | move a moved | +59 | ask a -> ask2 a:r1 | hold | +1 | ask a -> ask3 a:r1"
+        " | go | ask a b -> ask4 a:moved b: ; cached_rows 1",
+    ),
+    "an interval between loads counts from the end of one": (
+        {"cache": FullCache(reload_interval_s=60, schedule_mode="fixed_delay")},
+        "hold | +10 | go | +59 -> scans 1 | +1 -> scans 2",
+    ),
+    "an interval of a fixed rate counts from the beginning of a load": (
+        {"cache": FullCache(reload_interval_s=60, schedule_mode="fixed_rate")},
+        "hold | +10 | go | +49 -> scans 1 | +1 -> scans 2",
+    ),
+    "closing ends a load": (EVERY_MINUTE, "hold | +0 -> scans 1 | close -> tasks"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "script"), SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(options: dict[str, Any], script: str) -> None:
+    stage = Stage(**options)
+    play(stage, script)
+    stage.end()
 
 
 @in_loop
@@ -92,39 +216,6 @@ async def test_a_joined_query_has_a_size_limit() -> None:
         assert [len(keys) for keys in setup.reader.queries] == [900, 900, 900, 300]
 
 
-@in_loop
-async def test_a_query_is_cancelled_once_all_its_callers_gave_up() -> None:
-    setup = Setup(NoCache())
-    setup.reader.parallelism, setup.reader.gate = 1, asyncio.Event()
-    async with setup:
-        together = [setup.begin(A), setup.begin(B)]
-        await settle()
-        waiting, given_up = setup.begin(C), setup.begin(B)
-        await settle()
-        for each in (together[0], given_up):
-            each.cancel()
-        await settle()
-        assert setup.reader.queries == [[A, B]]
-        together[1].cancel()
-        await settle()
-        assert setup.reader.queries == [[A, B], [C]]
-        setup.reader.gate.set()
-
-        assert await waiting == {C: ()}
-
-
-@in_loop
-async def test_an_error_reaches_all_callers_of_a_joined_query() -> None:
-    setup = Setup(NoCache())
-    setup.reader.parallelism, setup.reader.error = 1, OSError("gone")
-    async with setup:
-        outcomes = await asyncio.gather(setup.begin(A), setup.begin(B), return_exceptions=True)
-        setup.reader.error = None
-
-        assert [str(each) for each in outcomes] == ["gone", "gone"]
-        assert await setup.racks(A) == ["r1"]
-
-
 @pytest.mark.parametrize("cache", [NoCache(), PartialCache(max_rows=10)])
 @in_loop
 async def test_closing_fails_waiting_lookups(cache: LookupCache) -> None:
@@ -139,88 +230,6 @@ async def test_closing_fails_waiting_lookups(cache: LookupCache) -> None:
     outcomes = await asyncio.gather(under_way, waiting, return_exceptions=True)
     for outcome, key in zip(outcomes, (A, B), strict=True):
         assert isinstance(outcome[key] if isinstance(outcome, dict) else outcome, TableUnavailableError)
-
-
-@in_loop
-async def test_a_partial_cache_queries_a_key_once() -> None:
-    async with Setup(PartialCache(max_rows=10)) as setup:
-        first = await setup.lookups.lookup([A, C])
-        second = await setup.lookups.lookup([A, B, C])
-
-        assert first == {A: [("r1",)], C: ()}
-        assert second == {A: [("r1",)], B: [("r2",), ("r3",)], C: ()}
-        assert setup.reader.queries == [[A, C], [B]]
-        assert (setup.metrics.hits, setup.metrics.misses, setup.metrics.cached_rows) == (2, 3, 4)
-
-
-@in_loop
-async def test_an_expired_key_is_queried_again() -> None:
-    async with Setup(PartialCache(expire_after_write_s=60)) as setup:
-        await setup.racks(A)
-        setup.reader.rows[A] = [("moved",)]
-        await setup.clock.advance(59)
-        assert await setup.racks(A) == ["r1"]
-        await setup.clock.advance(1)
-
-        assert await setup.racks(A) == ["moved"]
-
-
-@in_loop
-async def test_batches_share_a_query_under_way() -> None:
-    async with Setup(PartialCache(max_rows=10)) as setup:
-        setup.reader.gate = asyncio.Event()
-        first, second = setup.begin(A, B), setup.begin(B, C)
-        await settle()
-        setup.reader.gate.set()
-
-        assert (await first)[B] == (await second)[B] == [("r2",), ("r3",)]
-        assert setup.reader.queries == [[A, B], [C]]
-
-
-@in_loop
-async def test_a_query_outlives_the_batch_that_started_it() -> None:
-    async with Setup(PartialCache(max_rows=10)) as setup:
-        setup.reader.gate = asyncio.Event()
-        first, second = setup.begin(A), setup.begin(A)
-        await settle()
-        first.cancel()
-        await settle()
-        setup.reader.gate.set()
-
-        assert (await second)[A] == [("r1",)]
-        assert first.cancelled()
-        assert setup.reader.queries == [[A]]
-
-
-@in_loop
-async def test_a_failure_fails_its_keys_only_and_is_not_cached() -> None:
-    async with Setup(PartialCache(max_rows=10)) as setup:
-        await setup.racks(A)
-        setup.reader.error = OSError("gone")
-        found = await setup.lookups.lookup([A, B])
-        setup.reader.error = None
-
-        assert found[A] == [("r1",)]
-        assert isinstance(found[B], OSError)
-        assert await setup.racks(B) == ["r2", "r3"]
-        assert setup.metrics.load_failures == 1
-
-
-@pytest.mark.parametrize("cache", [NoCache(), PartialCache(max_rows=10), FullCache()])
-@in_loop
-async def test_an_unavailable_table_is_retried_with_growing_delays(cache: LookupCache) -> None:
-    setup = Setup(cache)
-    setup.reader.error = TableUnavailableError("away")
-    async with setup:
-        asking = setup.begin(A)
-        await setup.clock.advance(1)
-        await setup.clock.advance(1)
-        assert not asking.done()
-        setup.reader.error = None
-        await setup.clock.advance(1)
-
-        assert await asking == {A: [("r1",)]}
-        assert (setup.metrics.retries, setup.metrics.loads, setup.metrics.load_failures) == (2, 1, 0)
 
 
 @in_loop
@@ -245,105 +254,15 @@ async def test_an_unavailable_table_is_one_line_a_minute(caplog: pytest.LogCaptu
 
 
 @in_loop
-async def test_a_table_that_stays_unavailable_fails_the_lookup() -> None:
-    async with Setup(NoCache()) as setup:
-        setup.reader.error = TableUnavailableError("away")
-        asking = setup.begin(A)
-        await setup.clock.advance(1)
-        await setup.clock.advance(2)
-
-        with pytest.raises(TableUnavailableError, match="away"):
-            await asking
-        assert (len(setup.reader.queries), setup.metrics.load_failures) == (3, 1)
-
-
-@in_loop
-async def test_lookups_before_the_first_full_load_wait_for_it() -> None:
-    setup = Setup(FullCache())
-    setup.reader.gate = asyncio.Event()
-    async with setup:
-        asking = [setup.begin(A), setup.begin(B, C)]
-        await settle()
-        assert not any(each.done() for each in asking)
-        setup.reader.gate.set()
-
-        assert await asking[0] == {A: [("r1",)]}
-        assert await asking[1] == {B: [("r2",), ("r3",)], C: ()}
-        assert await setup.racks(A) == ["r1"]
-        assert (setup.reader.scans, setup.reader.queries) == (1, [])
-        assert (setup.metrics.hits, setup.metrics.misses, setup.metrics.cached_rows) == (1, 3, 3)
-
-
-@in_loop
-async def test_a_failed_first_load_fails_its_waiters_and_the_next_lookup_retries() -> None:
-    setup = Setup(FullCache())
-    setup.reader.gate, setup.reader.error = asyncio.Event(), OSError("down")
-    async with setup:
-        asking = setup.begin(A)
-        await settle()
-        setup.reader.gate.set()
-        with pytest.raises(OSError, match="down"):
-            await asking
-        setup.reader.error = None
-
-        assert await setup.racks(A) == ["r1"]
-        assert (setup.metrics.loads, setup.metrics.load_failures) == (1, 1)
-
-
-@in_loop
-async def test_a_full_cache_is_reloaded_while_the_old_content_answers() -> None:
+async def test_a_failed_reload_is_logged_and_keeps_the_old_content(caplog: pytest.LogCaptureFixture) -> None:
     async with Setup(FullCache(reload_interval_s=60)) as setup:
-        assert await setup.racks(A) == ["r1"]
-        setup.reader.rows = {A: [("moved",)]}
-        await setup.clock.advance(59)
-        assert await setup.racks(A) == ["r1"]
-        setup.reader.gate = asyncio.Event()
-        await setup.clock.advance(1)
-        assert await setup.racks(A) == ["r1"]
-        setup.reader.gate.set()
-        await settle()
-
-        assert await setup.racks(A) == ["moved"]
-        assert await setup.racks(B) == []
-        assert setup.metrics.cached_rows == 1
-
-
-@in_loop
-async def test_a_reload_that_fails_keeps_the_old_content_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with Setup(FullCache(reload_interval_s=60)) as setup:
-        await setup.racks(A)
+        await setup.begin(A)
         setup.reader.error = OSError("down")
         with caplog.at_level(logging.WARNING):
             await setup.clock.advance(60)
-        assert await setup.racks(A) == ["r1"]
+        assert await setup.begin(A) == {A: [("r1",)]}
         assert "reload failed, the old content stays in use: down" in caplog.text
         setup.reader.error, setup.reader.rows = None, {A: [("moved",)]}
         await setup.clock.advance(60)
 
-        assert await setup.racks(A) == ["moved"]
-
-
-@pytest.mark.parametrize(("mode", "next_at_s"), [("fixed_delay", 70), ("fixed_rate", 60)])
-@in_loop
-async def test_the_interval_counts_from_the_end_of_a_load_or_its_beginning(mode: str, next_at_s: int) -> None:
-    setup = Setup(FullCache(reload_interval_s=60, schedule_mode=mode))  # type: ignore[arg-type]
-    setup.reader.gate = asyncio.Event()
-    async with setup:
-        await setup.clock.advance(10)
-        setup.reader.gate.set()
-        await settle()
-        await setup.clock.advance(next_at_s - 11)
-        assert setup.reader.scans == 1
-        await setup.clock.advance(1)
-
-        assert setup.reader.scans == 2
-
-
-@in_loop
-async def test_closing_ends_a_load() -> None:
-    setup = Setup(FullCache(reload_interval_s=60))
-    setup.reader.gate = asyncio.Event()
-    async with setup:
-        await settle()
-
-    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        assert await setup.begin(A) == {A: [("moved",)]}

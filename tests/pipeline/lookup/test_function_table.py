@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from pipeline.lookup import FunctionTable, LookupTableError
-from pipeline.lookup.function import LookupFunction
 from pipeline.streaming import AsyncFunction
 
-from .fakes import TIMEOUT_S, found
+from .fakes import TIMEOUT_S, LookupFunction, found
 
 RACKS = {"a": ("r1", 1), "b": ("r2", None)}
 COLUMNS = "rack string, memory int"

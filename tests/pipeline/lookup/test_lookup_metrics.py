@@ -14,10 +14,9 @@ from pipeline.lookup import (
     TableUnavailableError,
     register_lookup_metrics,
 )
-from pipeline.lookup.function import LookupFunction
 from pipeline.streaming import AsyncFunction, CallMetrics, ordered_wait
 
-from .fakes import TIMEOUT_S, opened, run
+from .fakes import TIMEOUT_S, LookupFunction, opened, run
 
 
 class FailingBatches(AsyncFunction[str, Any]):
