@@ -10,8 +10,7 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 
-from pipeline.spark import SqliteResults
-from pipeline.streaming import unordered_wait
+from pipeline.streaming import SqliteResults, unordered_wait
 
 
 def ask(url: str, key: int) -> int:

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from dispatcher.aio import RateLimit
-from pipeline.spark import SqliteResults
 from pipeline.streaming import (
     AsyncFunction,
     AsyncOperatorError,
@@ -27,14 +26,15 @@ from pipeline.streaming import (
     ResultCache,
     ResultCacheError,
     RetryStrategy,
+    SqliteResults,
     UnknownOutcomeError,
     ordered_wait,
     unordered_wait,
 )
 from pipeline.streaming.cache.cached_function import cached_function
 
+from ....kit import in_threads, until
 from ...counting_server import CountingServer, ask
-from ..calls.harness import until
 
 pytestmark = pytest.mark.long
 
@@ -134,27 +134,39 @@ def test_records_of_one_key_share_a_call(
     assert server.calls == {"1": 1, "2": 1, "3": 1}
 
 
+def of_two_jobs(
+    server: CountingServer,
+    cache: Callable[..., SqliteResults],
+    form: Callable[[str], Any],
+    *keys: range,
+    **options: Any,
+) -> tuple[list[list[int]], list[CallMetrics]]:
+    """The results and the counts of two jobs. No call is answered before both jobs wait for all of theirs."""
+    server.hold_from(0)
+    found: list[list[int]] = [[], []]
+    metrics = [CallMetrics(), CallMetrics()]
+
+    def run(place: int) -> None:
+        counts = metrics[place]
+        found[place] = list(
+            ordered_wait(keys[place], form(server.url), timeout=TIMEOUT, cache=cache(), metrics=counts, **options)
+        )
+
+    def release() -> None:
+        most = len(keys[0])
+        until(lambda: server.held and all(each.in_flight == most for each in metrics), "the calls of both jobs")
+        server.release()
+
+    in_threads(partial(run, 0), partial(run, 1), release)
+    return found, metrics
+
+
 @EACH_FORM
 def test_two_jobs_at_the_same_time_make_each_call_once_and_count_it_once(
     server: CountingServer, cache: Callable[..., SqliteResults], form: Callable[[str], Any]
 ) -> None:
     """The job that got the results of the other's call counted a call, too."""
-    server.hold_from(0)
-    found: list[list[int]] = [[], []]
-
-    metrics = [CallMetrics(), CallMetrics()]
-
-    def run(place: int) -> None:
-        waited = ordered_wait(range(20), form(server.url), timeout=TIMEOUT, cache=cache(), metrics=metrics[place])
-        found[place] = list(waited)
-
-    jobs = [threading.Thread(target=run, args=(place,)) for place in range(2)]
-    for job in jobs:
-        job.start()
-    until(lambda: server.held and all(each.in_flight == 20 for each in metrics), "the calls of both jobs")
-    server.release()
-    for job in jobs:
-        job.join(TIMEOUT)
+    found, metrics = of_two_jobs(server, cache, form, range(20), range(20))
 
     assert found == [[2 * key for key in range(20)]] * 2
     assert server.calls == {str(key): 1 for key in range(20)}
@@ -164,26 +176,9 @@ def test_two_jobs_at_the_same_time_make_each_call_once_and_count_it_once(
 
 
 def test_two_jobs_of_batches_make_each_call_once(server: CountingServer, cache: Callable[..., SqliteResults]) -> None:
-    server.hold_from(0)
-    found: list[list[int]] = [[], []]
+    found, _ = of_two_jobs(server, cache, AsksForMany, range(12), range(11, -1, -1), max_batch_size=3)
 
-    metrics = [CallMetrics(), CallMetrics()]
-
-    def run(place: int, keys: list[int]) -> None:
-        function, counts = AsksForMany(server.url), metrics[place]
-        waited = ordered_wait(keys, function, timeout=TIMEOUT, cache=cache(), max_batch_size=3, metrics=counts)
-        found[place] = list(waited)
-
-    orders = [list(range(12)), list(reversed(range(12)))]
-    jobs = [threading.Thread(target=run, args=(place, order)) for place, order in enumerate(orders)]
-    for job in jobs:
-        job.start()
-    until(lambda: server.held and all(each.in_flight == 12 for each in metrics), "the calls of both jobs")
-    server.release()
-    for job in jobs:
-        job.join(TIMEOUT)
-
-    assert found == [[2 * key for key in order] for order in orders]
+    assert found == [[2 * key for key in order] for order in (range(12), range(11, -1, -1))]
     assert server.calls == {str(key): 1 for key in range(12)}
 
 

@@ -7,6 +7,7 @@ import enum
 import functools
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -24,8 +25,9 @@ from dispatcher import InvalidValueError
 from pipeline.streaming import AsyncFunction, SqliteResults
 from pipeline.streaming.cache.names import cache_name
 
+from ....kit import TIMEOUT_S
+
 HERE = __name__
-TIMEOUT_S = 60
 
 
 class Currency(enum.Enum):
@@ -351,25 +353,43 @@ print(*unordered_wait([1], price, timeout=10, cache=SqliteResults("results.db"))
 """
 
 
-def test_scripts_with_one_cache_have_their_own_results(tmp_path: Path) -> None:
+def test_scripts_with_one_cache_have_their_own_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both had a function `__main__.price`, and the second script printed the first one's price."""
 
-    def printed(script: str, text: str, *options: str) -> str:
+    def printed(script: str, text: str, run: Callable[..., Any] = runpy.run_path) -> str:
+        """What a program prints; it is run as `python` and `python -m` run theirs."""
         (tmp_path / f"{script}.py").write_text(text)
-        command = [sys.executable, *(options or (f"{script}.py",))]
-        path = os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])}
-        run = subprocess.run(
-            command, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=TIMEOUT_S, input=text, check=False
-        )
-        return run.stdout.strip() or run.stderr.splitlines()[-1]
+        if run is runpy.run_path:
+            run(str(tmp_path / f"{script}.py"), run_name="__main__")
+        else:
+            run(script, run_name="__main__", alter_sys=True)
+        return capsys.readouterr().out.strip()
 
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     in_euros, in_dollars = SCRIPT, SCRIPT.replace('"EUR"', '"USD"')
     assert printed("euros", in_euros) == "EUR1"
     assert printed("dollars", in_dollars) == "USD1"
     assert printed("euros", in_dollars.replace("print", "\n\nprint")) == "EUR1"  # edited outside of the function
     assert printed("euros", in_dollars.replace("{item}", "-{item}")) == "USD-1"
-    assert printed("pounds", SCRIPT.replace('"EUR"', '"GBP"'), "-m", "pounds") == "GBP1"
-    assert "has no name of its own" in printed("session", SCRIPT, "-")
+    assert printed("pounds", SCRIPT.replace('"EUR"', '"GBP"'), runpy.run_module) == "GBP1"
+
+
+def test_a_function_of_a_session_has_no_name(tmp_path: Path) -> None:
+    session = subprocess.run(
+        [sys.executable, "-"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        input=SCRIPT,
+        check=False,
+    )
+
+    assert "has no name of its own" in session.stderr.splitlines()[-1]
 
 
 def test_a_name_of_the_cache_is_taken_as_it_is() -> None:

@@ -1,8 +1,7 @@
-"""Results in a PostgreSQL table, on a real server."""
+"""Results in a PostgreSQL table, on a real server; what all stores do is in test_store_contract."""
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.spark import PostgresResults
-from pipeline.streaming import ResultCacheAwayError, ResultCacheError, ordered_wait
+from pipeline.streaming import PostgresResults, ResultCacheAwayError, ResultCacheError, ordered_wait
 
+from ....kit import TIMEOUT_S
 from ...counting_server import CountingServer
 from ...postgres_server import PASSWORD
-from . import stores
 from .stores import opened
 from .test_cached_calls import TIMEOUT, Asks
 
@@ -27,26 +25,11 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ce
 pytestmark = pytest.mark.long
 
 Make = Callable[..., PostgresResults]
-_numbers = itertools.count()
 
 
 @pytest.fixture
-def make(postgres: PostgresServer) -> Make:
-    """A table of the test's own."""
-    postgres.start()
-    table = f"results_{next(_numbers)}"
-    postgres.execute(f"DROP TABLE IF EXISTS {table}")
-    return lambda **options: PostgresResults(**{"conninfo": postgres.conninfo, "table": table, **options})
-
-
-@pytest.mark.parametrize("check", stores.OF_ONE_CACHE)
-def test_it_is_a_store(make: Make, check: Callable[[PostgresResults], None]) -> None:
-    check(make())
-
-
-@pytest.mark.parametrize("check", stores.OF_SEVERAL_CACHES)
-def test_it_is_a_store_of_several_caches(make: Make, check: Callable[[Make], None]) -> None:
-    check(make)
+def make(postgres_results: Make) -> Make:
+    return postgres_results
 
 
 def test_a_job_that_runs_again_pays_for_new_rows_only(server: CountingServer, make: Make) -> None:
@@ -83,7 +66,7 @@ def test_a_session_outlasts_a_restart_of_the_server(postgres: PostgresServer, ma
         request, answered = asker.send("a")
         was_answered = answered.wait(0.3)
         postgres.start()
-        assert answered.wait(stores.TIMEOUT_S)
+        assert answered.wait(TIMEOUT_S)
 
         assert (was_answered, request.results) == (False, [1])
 
@@ -146,7 +129,11 @@ def test_a_table_of_another_format_is_refused(postgres: PostgresServer, make: Ma
 def test_a_table_may_have_a_schema_and_an_odd_name(postgres: PostgresServer, make: Make) -> None:
     postgres.execute('CREATE SCHEMA IF NOT EXISTS "odd %s"')
 
-    stores.check_results_are_found_by_another_process(make(table='odd %s.the "results"'))
+    with ExitStack() as stack:
+        asker = opened(stack, make(table='odd %s.the "results"'))
+        asker.call("a", 1)
+
+        assert asker("a").results == [1]
 
 
 def test_it_pickles_and_shows_no_password(postgres: PostgresServer, make: Make) -> None:

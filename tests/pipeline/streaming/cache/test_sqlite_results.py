@@ -1,4 +1,4 @@
-"""Results in an SQLite file."""
+"""Results in an SQLite file; what all stores do is in test_store_contract."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import pickle
 import sqlite3
 import stat
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,33 +13,20 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark import SqliteResults
-from pipeline.streaming import ResultCacheAwayError, ResultCacheError
+from pipeline.streaming import ResultCacheAwayError, ResultCacheError, SqliteResults
 from pipeline.streaming.cache import sqlite
-from pipeline.streaming.cache.encoding import dump_results
-from pipeline.streaming.cache.session import CacheRequest
 from pipeline.streaming.cache.sqlite import file_system_of
 
-from ..calls.harness import assert_in_a_forked_child
-from . import stores
-from .stores import opened
+from ....kit import TIMEOUT_S, in_threads
+from ....kit.forked import in_child
+from .stores import CacheRequest, dump_results, opened
 
 Make = Callable[..., SqliteResults]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
-    return lambda **options: SqliteResults(tmp_path / "results.db", **options)
-
-
-@pytest.mark.parametrize("check", stores.OF_ONE_CACHE)
-def test_it_is_a_store(make: Make, check: Callable[[SqliteResults], None]) -> None:
-    check(make())
-
-
-@pytest.mark.parametrize("check", stores.OF_SEVERAL_CACHES)
-def test_it_is_a_store_of_several_caches(make: Make, check: Callable[[Make], None]) -> None:
-    check(make)
+def make(sqlite_results: Make) -> Make:
+    return sqlite_results
 
 
 def test_it_is_in_wal_mode_and_leaves_one_file(make: Make) -> None:
@@ -55,25 +41,10 @@ def test_it_is_in_wal_mode_and_leaves_one_file(make: Make) -> None:
 
 
 def test_many_owners_make_the_file_at_the_same_time(make: Make) -> None:
-    start = threading.Barrier(6)
-    failures: list[BaseException] = []
-
-    def connect() -> None:
-        start.wait(stores.TIMEOUT_S)
-        try:
-            make().connect("f").close()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=connect) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(stores.TIMEOUT_S)
-
-    assert failures == []
+    in_threads(*[lambda: make().connect("f").close()] * 6)
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")  # Python 3.12: there are threads
 def test_a_forked_child_does_not_keep_an_owner_alive(make: Make) -> None:
     with ExitStack() as stack:
         asker = opened(stack, make())
@@ -83,7 +54,7 @@ def test_a_forked_child_does_not_keep_an_owner_alive(make: Make) -> None:
             opened_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in range(256)]
             assert not any("-owner-" in name for name in opened_files)
 
-        assert_in_a_forked_child(check)
+        assert in_child(check) is None
         assert make().unknown() == []
 
 
@@ -233,7 +204,7 @@ def test_a_session_asks_a_locked_file_again(make: Make) -> None:
             request, answered = asker.send("a", wants_call=True)
             was_answered = answered.wait(0.1)
             other.execute("COMMIT")
-        assert answered.wait(stores.TIMEOUT_S)
+        assert answered.wait(TIMEOUT_S)
 
         assert (was_answered, request.is_mine) == (False, True)
 
@@ -270,7 +241,7 @@ def test_a_session_whose_listener_and_logging_raise_answers_everything(
             assert not claimed.wait(0.1)
             other.execute("DROP TABLE results")
             other.execute("COMMIT")
-        assert claimed.wait(stores.TIMEOUT_S)
+        assert claimed.wait(TIMEOUT_S)
 
         assert "no such table" in str(asker("b").error)
         with pytest.raises(ResultCacheError, match="no such table"):
