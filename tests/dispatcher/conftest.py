@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from dispatcher.metrics.transition_ring import ring
 from dispatcher.util.registry import Registry
 
 from ..kit import TIMEOUT_S, Gate, Work
+from ..kit.coroutines import running_loop
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,6 +34,13 @@ def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
     gate.opened.set()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that runs on a thread of its own."""
+    with running_loop() as loop:
+        yield loop
 
 
 @pytest.fixture

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import functools
-import logging
 import threading
 from collections.abc import Callable
 from enum import Enum
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,48 +11,15 @@ from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
     Event,
-    MultiDispatcher,
-    Retry,
     ServiceState,
     UnregisteredEventTypeError,
 )
 from dispatcher.mailbox import RejectedExecutionError
-from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
+from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 
 Make = Callable[..., AsyncDispatcher]
-
-
-def test_events_reach_the_handler_of_their_enum_class_in_the_order_of_posting(make: Make) -> None:
-    work: list[Any] = []
-    other: list[Any] = []
-    dispatcher = make(handler=work.append)
-    dispatcher.register(Other, SimpleNamespace(handle=other.append))
-    events = [Numbered(i) for i in range(1000)]
-
-    for event in events:
-        assert dispatcher.event_handler.handle(event)
-    assert dispatcher.event_handler.handle(Event(Other.DO))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert work == events
-    assert [event.type for event in other] == [Other.DO]
-
-
-@pytest.mark.parametrize("kind", [AsyncDispatcher, MultiDispatcher, InlineDispatcher])
-def test_post_is_what_hadoop_calls_handle(kind: Any) -> None:
-    handled: list[Any] = []
-    events = [Numbered(0), Numbered(1)]
-    with kind() as dispatcher:
-        dispatcher.register(Work, handled.append)
-
-        assert dispatcher.post(events[0])
-        assert dispatcher.event_handler.handle(events[1])
-
-    assert handled == events
-    if kind is not InlineDispatcher:
-        assert not dispatcher.post(Numbered(2))
 
 
 def test_handlers_run_on_one_thread_that_is_not_the_posters(make: Make) -> None:
@@ -63,22 +27,11 @@ def test_handlers_run_on_one_thread_that_is_not_the_posters(make: Make) -> None:
     dispatcher = make(handler=lambda _: threads.add(threading.get_ident()))
 
     for _ in range(10):
-        dispatcher.event_handler.handle(Numbered())
+        dispatcher.post(Numbered())
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert len(threads) == 1
     assert threading.get_ident() not in threads
-
-
-def test_any_object_with_an_enum_type_is_an_event(make: Make) -> None:
-    got: list[Any] = []
-    dispatcher = make(handler=got.append)
-    event = SimpleNamespace(type=Work.DO)
-
-    dispatcher.event_handler(event)
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert got == [event]
 
 
 def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is_handled(
@@ -90,10 +43,9 @@ def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is
 
     dispatcher = make(handler=fail_on_odd)
 
-    with caplog.at_level(logging.ERROR):
-        for number in range(4):
-            dispatcher.event_handler.handle(Numbered(number))
-        assert dispatcher.await_drained(TIMEOUT_S)
+    for number in range(4):
+        dispatcher.post(Numbered(number))
+    assert dispatcher.await_drained(TIMEOUT_S)
 
     assert (dispatcher.stats().handled, dispatcher.stats().failed) == (2, 2)
     assert dispatcher.stats().failed_by_type == {("Work", "DO"): 2}
@@ -105,35 +57,14 @@ def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is
 def test_an_event_without_handler_fails_and_says_what_to_do(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = make(handler=lambda _: None)
 
-    with caplog.at_level(logging.ERROR):
-        dispatcher.event_handler.handle(Event(Other.DO))
-        dispatcher.event_handler.handle("no event at all")
-        assert dispatcher.await_drained(TIMEOUT_S)
+    dispatcher.post(Event(Other.DO))
+    dispatcher.post("no event at all")
+    assert dispatcher.await_drained(TIMEOUT_S)
 
     assert dispatcher.stats().failed == 2
     assert "no handler for Other.DO. Call register(Other, handler) before posting." in caplog.text
     assert any(isinstance(r.exc_info[1], UnregisteredEventTypeError) for r in caplog.records if r.exc_info)
     assert_accounts_balance(dispatcher, accepted=2)
-
-
-def test_registration_refuses_what_cannot_work() -> None:
-    dispatcher = AsyncDispatcher()
-
-    async def handle(event: Any) -> None: ...
-
-    class WithAsync:
-        async def handle(self, event: Any) -> None: ...
-
-    for handler in (handle, WithAsync(), functools.partial(handle)):
-        with pytest.raises(TypeError, match=r"async def.*aio\.AsyncioHandler"):
-            dispatcher.register(Work, handler)
-    with pytest.raises(TypeError, match="Enum class"):
-        dispatcher.register(Work.DO, lambda _: None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="neither"):
-        dispatcher.register(Work, 3)  # type: ignore[arg-type]
-    for on_error in ("shrug", Retry, OSError):
-        with pytest.raises(ValueError, match="on_error is one of continue, stop, exit"):
-            dispatcher.register(Work, lambda _: None, on_error=on_error)  # type: ignore[arg-type]
 
 
 def test_on_error_exit_calls_the_exit_action_once_on_another_thread() -> None:
@@ -150,7 +81,7 @@ def test_on_error_exit_calls_the_exit_action_once_on_another_thread() -> None:
     dispatcher = AsyncDispatcher(name="central", exit_action=exit_action)
     dispatcher.register(Work, fail, on_error="exit")
     with dispatcher:
-        dispatcher.event_handler.handle(Numbered())
+        dispatcher.post(Numbered())
         assert exited.wait(TIMEOUT_S)
         assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
@@ -162,13 +93,11 @@ def test_the_strictest_policy_of_a_class_holds(make: Make) -> None:
     def fail(event: Any) -> None:
         raise RuntimeError("broken")
 
-    dispatcher = AsyncDispatcher()
+    dispatcher = make()
     dispatcher.register(Work, fail, on_error="stop")
     dispatcher.register(Work, lambda _: None)
-    dispatcher.init()
-    dispatcher.start()
 
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
@@ -177,7 +106,7 @@ def test_the_mailbox_executor_runs_between_events_on_the_handler_thread(make: Ma
     threads: list[int] = []
     dispatcher = make(handler=lambda _: threads.append(threading.get_ident()))
 
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
     future = dispatcher.mailbox_executor.submit(threading.get_ident, "which thread")
 
     assert future.result(TIMEOUT_S) == dispatcher._thread.ident
@@ -190,7 +119,7 @@ def test_mail_does_not_wait_for_a_long_batch(make: Make, gate: Gate) -> None:
     """A batch of events once kept control mail waiting until its end, however slow the handlers."""
     dispatcher = make(DispatcherConfig(batch_size=1000), handler=gate)
     for number in range(10):
-        dispatcher.event_handler.handle(Numbered(number))
+        dispatcher.post(Numbered(number))
     assert gate.entered.wait(TIMEOUT_S)
     seen: list[int] = []
 
@@ -201,51 +130,24 @@ def test_mail_does_not_wait_for_a_long_batch(make: Make, gate: Gate) -> None:
     assert seen == [1]
 
 
-def test_a_failing_mail_fails_the_service_and_tells_its_listeners(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_mail_fails_the_service_and_tells_its_listeners(make: Make) -> None:
     error = RuntimeError("bad mail")
     states: list[ServiceState] = []
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, lambda _: None)
-    dispatcher.init()
-    dispatcher.start()
+    dispatcher = make()
     dispatcher.register_service_listener(lambda service: states.append(service.state))
 
     def fail() -> None:
         raise error
 
-    with caplog.at_level(logging.CRITICAL):
-        dispatcher.mailbox_executor.execute(fail, "bad mail")
-        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    dispatcher.mailbox_executor.execute(fail, "bad mail")
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     assert dispatcher.failure_cause is error
     assert dispatcher.state is ServiceState.STOPPED
     assert states == [ServiceState.STOPPED]
-    assert not dispatcher.event_handler.handle(Numbered())
+    assert not dispatcher.post(Numbered())
     with pytest.raises(RejectedExecutionError):
         dispatcher.mailbox_executor.execute(fail)
-
-
-def test_the_idle_action_runs_whenever_nothing_is_queued_and_may_make_work() -> None:
-    handled: list[int] = []
-    idle_when: list[int] = []
-    out_of_work = threading.Event()
-    todo = [3, 2, 1]
-
-    def idle() -> bool:
-        idle_when.append(len(handled))
-        if not todo:
-            out_of_work.set()
-            return False
-        dispatcher.event_handler.handle(Numbered(todo.pop()))
-        return True
-
-    dispatcher = AsyncDispatcher(idle_action=idle)
-    dispatcher.register(Work, lambda event: handled.append(event.number))
-    with dispatcher:
-        assert out_of_work.wait(TIMEOUT_S)
-
-    assert handled == [1, 2, 3]
-    assert idle_when == [0, 1, 2, 3]
 
 
 def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:
@@ -256,7 +158,7 @@ def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:
     dispatcher = make(handler=lambda _: None)
     dispatcher.register(Mode, lambda _: None)
 
-    dispatcher.event_handler.handle(Event(Mode.ALIAS))
+    dispatcher.post(Event(Mode.ALIAS))
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().handled_by_type == {("Mode", "A"): 1}
@@ -268,13 +170,13 @@ def test_a_turn_dispatches_what_its_handlers_post_next_up_to_the_batch_size() ->
     def handle(event: Numbered) -> None:
         turns.append(dispatcher.core.progress.begun)
         if event.number < 9:
-            dispatcher.event_handler.handle(Numbered(event.number + 1))
+            dispatcher.post(Numbered(event.number + 1))
 
     config = DispatcherConfig(batch_size=4, measure_times="all")
     with DrainDispatcher(config, time_service=ManualClock()) as dispatcher:
         dispatcher.register(Work, handle)
         dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
-        dispatcher.event_handler.handle(Numbered(0))
+        dispatcher.post(Numbered(0))
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert [turns.count(turn) for turn in sorted(set(turns))] == [1, 4, 4, 1]  # the first wakes the thread
@@ -288,11 +190,11 @@ def test_mail_comes_between_events_that_handlers_post_one_after_the_other(make: 
         if event.number == 1:
             dispatcher.mailbox_executor.execute(lambda: log.append("mail"))
         if event.number < 3:
-            dispatcher.event_handler.handle(Numbered(event.number + 1))
+            dispatcher.post(Numbered(event.number + 1))
 
     dispatcher = make(DispatcherConfig(measure_times="all"), handler=handle)
 
-    dispatcher.event_handler.handle(Numbered(0))
+    dispatcher.post(Numbered(0))
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert log == ["event 0", "event 1", "mail", "event 2", "event 3"]

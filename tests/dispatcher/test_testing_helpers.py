@@ -7,15 +7,15 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dispatcher import DispatcherConfig, Event, ServiceState, UnregisteredEventTypeError
+from dispatcher import DispatcherConfig
 from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
-from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work
+from ..kit import TIMEOUT_S, Gate, Numbered, Work
+from ..kit.dispatchers import hold
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +25,7 @@ def test_await_drained_returns_once_everything_is_handled() -> None:
     with DrainDispatcher() as dispatcher:
         dispatcher.register(Work, lambda event: got.append(event.number))
         for number in range(100):
-            dispatcher.event_handler.handle(Numbered(number))
+            dispatcher.post(Numbered(number))
 
         assert dispatcher.await_drained()
 
@@ -36,10 +36,9 @@ def test_await_drained_returns_once_everything_is_handled() -> None:
 def test_an_await_drained_that_fails_names_what_is_in_hand_and_queued(gate: Gate, measure_times: str) -> None:
     with DrainDispatcher(DispatcherConfig(measure_times=measure_times), name="mine") as dispatcher:
         dispatcher.register(Work, gate)
-        dispatcher.event_handler.handle(Numbered())
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate)
         for _ in range(2):
-            dispatcher.event_handler.handle(Numbered(type=Work.MORE))
+            dispatcher.post(Numbered(type=Work.MORE))
 
         with pytest.raises(
             AssertionError, match=r"^mine is not drained after 0.01 s: in hand <Numbered Work.DO>, queued .*MORE.*: 2"
@@ -51,7 +50,7 @@ def test_an_await_drained_that_fails_names_what_is_in_hand_and_queued(gate: Gate
 def test_a_wait_for_the_thread_to_wait_returns_once_it_does() -> None:
     with DrainDispatcher() as dispatcher:
         dispatcher.register(Work, lambda _: None)
-        dispatcher.event_handler.handle(Numbered())
+        dispatcher.post(Numbered())
 
         dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
 
@@ -62,8 +61,7 @@ def test_a_wait_for_the_thread_to_wait_returns_once_it_does() -> None:
 def test_a_wait_for_a_thread_that_does_not_wait_says_where_it_is(gate: Gate) -> None:
     with DrainDispatcher(name="mine") as dispatcher:
         dispatcher.register(Work, gate)
-        dispatcher.event_handler.handle(Numbered())
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate)
 
         with pytest.raises(AssertionError) as caught:
             dispatcher.wait_for_event_thread_to_wait(0.01)
@@ -94,80 +92,11 @@ def test_a_wait_for_a_thread_that_never_started_fails() -> None:
         DrainDispatcher().wait_for_event_thread_to_wait(0.01)
 
 
-def test_nested_posts_to_an_inline_dispatcher_are_handled_breadth_first() -> None:
-    order: list[int] = []
-    dispatcher = InlineDispatcher()
-
-    def handle(event: Numbered) -> None:
-        order.append(event.number)
-        if event.number < 7:
-            for child in (2 * event.number, 2 * event.number + 1):
-                assert dispatcher.event_handler.handle(Numbered(child))
-
-    dispatcher.register(Work, handle)
-    dispatcher.event_handler.handle(Numbered(1))
-
-    assert order == list(range(1, 14))[: len(order)]
-    assert order == sorted(order)
-    assert [event.number for event in dispatcher.events] == order
-
-
-def test_an_inline_dispatcher_calls_all_handlers_of_a_class_and_no_others() -> None:
-    calls: list[str] = []
-    dispatcher = InlineDispatcher()
-    dispatcher.register(Work, lambda _: calls.append("first"))
-    dispatcher.register(Work, SimpleNamespace(handle=lambda _: calls.append("second")))
-    dispatcher.register(Other, lambda _: calls.append("other"))
-
-    dispatcher.event_handler(Event(Work.DO))
-
-    assert calls == ["first", "second"]
-
-
-def test_an_inline_dispatcher_drops_what_was_posted_before_an_error() -> None:
-    got: list[int] = []
-    dispatcher = InlineDispatcher()
-
-    def handle(event: Numbered) -> None:
-        got.append(event.number)
-        if event.number == 0:
-            dispatcher.event_handler.handle(Numbered(1))
-            raise RuntimeError("broken")
-
-    dispatcher.register(Work, handle)
-    with pytest.raises(RuntimeError, match="broken"):
-        dispatcher.event_handler.handle(Numbered(0))
-    dispatcher.event_handler.handle(Numbered(2))
-
-    assert got == [0, 2]
-
-
-def test_an_event_without_a_handler_is_an_error_of_an_inline_dispatcher() -> None:
-    with pytest.raises(UnregisteredEventTypeError, match=r"no handler for Work\.DO"):
-        InlineDispatcher().event_handler.handle(Numbered())
-
-
-def test_an_inline_dispatcher_takes_the_registrations_of_a_dispatcher() -> None:
-    got: list[Any] = []
-    dispatcher = InlineDispatcher()
-    dispatcher.register(Work, got.append, on_error="stop", coalesce_by=lambda event: event.number)
-
-    dispatcher.event_handler.handle(Numbered())
-
-    assert len(got) == 1
-
-
-def test_an_inline_dispatcher_is_a_service() -> None:
-    with InlineDispatcher() as dispatcher:
-        assert dispatcher.state is ServiceState.STARTED
-    assert dispatcher.state is ServiceState.STOPPED
-
-
 def test_the_fixture_of_a_drain_dispatcher_is_started(drain_dispatcher: DrainDispatcher) -> None:
     got: list[Any] = []
     drain_dispatcher.register(Work, got.append)
 
-    assert drain_dispatcher.event_handler.handle(Numbered())
+    assert drain_dispatcher.post(Numbered())
     assert drain_dispatcher.await_drained()
     assert len(got) == 1
 
@@ -176,7 +105,7 @@ def test_the_fixture_of_an_inline_dispatcher_handles_at_once(inline_dispatcher: 
     got: list[Any] = []
     inline_dispatcher.register(Work, got.append)
 
-    inline_dispatcher.event_handler.handle(Numbered())
+    inline_dispatcher.post(Numbered())
 
     assert len(got) == 1
 
@@ -208,8 +137,9 @@ def test_in_a_users_project_the_fixtures_are_found_and_the_dispatcher_is_stopped
         """)
     )
 
+    without = [f"-pno:{name}" for name in ("cacheprovider", "xdist", "timeout", "anyio", "hypothesispytest")]
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", *without, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=60,

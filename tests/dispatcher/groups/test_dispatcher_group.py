@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from enum import Enum, auto
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, Event, EventDispatcher, ServiceState
+from dispatcher import (
+    AsyncDispatcher,
+    ConfigError,
+    DispatcherConfig,
+    DispatcherGroup,
+    Event,
+    EventDispatcher,
+    MultiDispatcher,
+    ServiceState,
+)
+
+from ...kit import TIMEOUT_S, Gate, until
+from ...kit.dispatchers import hold, stopping
+from ...kit.services import fail
 
 
 class Ball(Enum):
@@ -27,7 +41,7 @@ def rally(length: int, **config: Any) -> tuple[DispatcherGroup, list[str]]:
         if len(played) < length:
             other = behind if event.type is Ball.PING else central
             target = Ball.PONG if event.type is Ball.PING else Ball.PING
-            assert other.event_handler.handle(Event(target))
+            assert other.post(Event(target))
 
     behind = EventDispatcher(play, "behind", config=settings)
     central.register(Ball, play)
@@ -36,10 +50,9 @@ def rally(length: int, **config: Any) -> tuple[DispatcherGroup, list[str]]:
 
 def test_events_that_handlers_post_to_each_other_are_handled_before_the_group_has_stopped() -> None:
     group, played = rally(1000)
-    group.init()
     group.start()
 
-    group.partitions[0].event_handler.handle(Event(Ball.PING))
+    group.partitions[0].post(Event(Ball.PING))
     group.stop()
 
     assert played == ["central", "behind"] * 500
@@ -51,7 +64,7 @@ def test_a_stopped_group_takes_nothing() -> None:
     with group:
         pass
 
-    assert [each.event_handler.handle(Event(Ball.PING)) for each in group.partitions] == [False, False]
+    assert [each.post(Event(Ball.PING)) for each in group.partitions] == [False, False]
     assert played == []
 
 
@@ -60,8 +73,8 @@ def test_handlers_of_a_group_post_to_each_other_at_any_bound() -> None:
     group, played = rally(200, queue_capacity=1)
     with group:
         for _ in range(3):
-            group.partitions[0].event_handler.handle(Event(Ball.PING))
-        assert group.await_drained(60)
+            group.partitions[0].post(Event(Ball.PING))
+        assert group.await_drained(TIMEOUT_S)
 
     assert len(played) >= 200
 
@@ -77,7 +90,6 @@ def test_the_stop_of_a_group_keeps_the_grace_of_its_members_within_its_timeout()
 
     members = [AsyncDispatcher(name=name) for name in ("one", "other")]
     group = Watched(members, name="group", drain_timeout_s=30.0)
-    group.init()
     group.start()
 
     group.stop()
@@ -88,28 +100,17 @@ def test_the_stop_of_a_group_keeps_the_grace_of_its_members_within_its_timeout()
     assert all(0.4 < member._drain_timeout_s <= 30.0 for member in members)
 
 
-def test_without_drain_a_stop_discards_what_is_queued() -> None:
-    central, gate, seen = AsyncDispatcher(name="central"), threading.Event(), threading.Event()
-
-    def wait(event: Event[Ball]) -> None:
-        seen.set()
-        gate.wait(60)
-
-    central.register(Ball, wait)
+def test_without_drain_a_stop_discards_what_is_queued(gate: Gate) -> None:
+    central = AsyncDispatcher(name="central")
+    central.register(Ball, gate)
     group = DispatcherGroup([central], name="both", drains_on_stop=False)
     group.set_drain_events_on_stop(False)
-    group.init()
-    group.start()
-    for _ in range(3):
-        central.event_handler.handle(Event(Ball.PING))
-    assert seen.wait(60)
-
-    stopping = threading.Thread(target=group.stop)
-    stopping.start()
-    while central.stats().discarded < 2:
-        stopping.join(0.001)
-    gate.set()
-    stopping.join(60)
+    with group:
+        for _ in range(3):
+            hold(central, gate, Event(Ball.PING))
+        with stopping(group):
+            until(lambda: central.stats().discarded == 2)
+            gate.opened.set()
 
     assert (central.stats().handled, central.stats().discarded) == (1, 2)
 
@@ -117,19 +118,15 @@ def test_without_drain_a_stop_discards_what_is_queued() -> None:
 def test_one_that_fails_takes_the_others_along() -> None:
     central, behind = AsyncDispatcher(name="central"), EventDispatcher(lambda event: None, "behind")
 
-    def fail(event: Event[Ball]) -> None:
-        raise OSError("disk full")
-
-    central.register(Ball, fail, on_error="stop")
+    central.register(Ball, lambda event: fail(), on_error="stop")
     group = DispatcherGroup([central, behind], name="both")
-    group.init()
     group.start()
 
-    central.event_handler.handle(Event(Ball.PING))
+    central.post(Event(Ball.PING))
 
-    assert group.wait_for_service_to_stop(60)
+    assert group.wait_for_service_to_stop(TIMEOUT_S)
     assert behind.in_state(ServiceState.STOPPED)
-    assert isinstance(group.failure_cause, OSError)
+    assert isinstance(group.failure_cause, LookupError)
 
 
 def test_a_member_whose_handler_stops_it_alone_ends_with_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +137,10 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group(monkeypatch: 
         """The group calls this once it lets the first member linger, before the other one."""
         begin(timeout_s)
         others_linger.set()
-        assert has_stopped.wait(60)
+        assert has_stopped.wait(TIMEOUT_S)
 
     def stop(_: Event[Ball]) -> None:
-        assert others_linger.wait(60)
+        assert others_linger.wait(TIMEOUT_S)
         stopping.stop()
         has_stopped.set()
 
@@ -152,9 +149,8 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group(monkeypatch: 
     monkeypatch.setattr(first.core.stop_wait, "begin", begin_first)
     stopping.register(Ball, stop)
     group = DispatcherGroup([first, stopping], name="both")
-    group.init()
     group.start()
-    assert stopping.event_handler.handle(Event(Ball.PING))
+    assert stopping.post(Event(Ball.PING))
 
     group.stop()
 
@@ -174,6 +170,64 @@ def test_a_handler_of_any_member_cannot_wait_until_the_group_is_drained(which: i
             errors.append(error)
 
     with group:
-        group.partitions[which].mailbox_executor.submit(wait, "wait").result(60)
+        group.partitions[which].mailbox_executor.submit(wait, "wait").result(TIMEOUT_S)
 
     assert "both: a handler cannot wait" in str(errors[0])
+
+
+def test_a_group_needs_a_dispatcher() -> None:
+    with pytest.raises(ValueError, match="g: a DispatcherGroup needs at least one dispatcher; partitions is empty"):
+        DispatcherGroup([], name="g")
+
+
+def test_a_dispatcher_joins_one_group_and_a_group_that_is_refused_changes_nothing() -> None:
+    free, taken = AsyncDispatcher(name="free"), AsyncDispatcher(name="taken")
+    DispatcherGroup([taken], name="first")
+
+    with pytest.raises(ValueError, match="second: taken belongs to first already"):
+        DispatcherGroup([free, taken], name="second")
+    with pytest.raises(ValueError, match="third: free was added already"):
+        DispatcherGroup([free, free], name="third")
+
+    assert (free.parent, free.core.siblings) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AsyncDispatcher("orders"), "config must be a DispatcherConfig, not 'orders'. Pass a name as name="),
+        (lambda: AsyncDispatcher({}), "config must be a DispatcherConfig, not {}"),
+        (lambda: AsyncDispatcher(name=3), "AsyncDispatcher: name must be a str, not 3"),
+        (lambda: MultiDispatcher("orders"), "config must be a DispatcherConfig, not 'orders'"),
+        (lambda: MultiDispatcher(partitions="4"), "partitions must be an int, not '4'"),
+        (lambda: MultiDispatcher(partitions=True), "partitions must be an int, not True"),
+        (
+            lambda: EventDispatcher("orders"),
+            "a handler is a callable or has a method handle(event); 'orders' is neither",
+        ),
+        (
+            lambda: EventDispatcher(print, DispatcherConfig()),
+            "EventDispatcher: name must be a str, not DispatcherConfig(",
+        ),
+        (lambda: EventDispatcher(print, config="orders"), "config must be a DispatcherConfig, not 'orders'"),
+        (lambda: DispatcherGroup([], name=["g"]), "DispatcherGroup: name must be a str, not ['g']"),
+        (lambda: DispatcherGroup(["orders"], name="g"), "g: partitions[0] must be an AsyncDispatcher, not 'orders'"),
+    ],
+)
+def test_a_wrong_argument_is_named(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        make()
+
+
+def test_queue_capacity_goes_with_a_config_of_a_subclass() -> None:
+    class OwnConfig(DispatcherConfig):
+        tenant: str
+
+    config = OwnConfig(tenant="a", batch_size=7)
+
+    assert AsyncDispatcher(config, queue_capacity=5).stats().queue_capacity == 5
+    partitions = MultiDispatcher(config, partitions=2, queue_capacity=6).partitions
+    assert [each.stats().queue_capacity for each in partitions] == [6, 6]
+    with pytest.raises(ConfigError, match="queue_capacity"):
+        AsyncDispatcher(config, queue_capacity=True)
+    assert config.queue_capacity is None

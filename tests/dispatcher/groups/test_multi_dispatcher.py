@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter, deque
@@ -13,25 +12,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import (
-    AsyncDispatcher,
     DispatcherConfig,
-    Event,
-    EventDispatcher,
     MultiDispatcher,
     ServiceState,
     register_metrics,
 )
 from dispatcher.queue.entry import event_of
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
+from ...kit.coroutines import Keyed
+from ...kit.dispatchers import hold, stopping
+from ...kit.services import fail
 
 
-class Keyed(Numbered):
-    __slots__ = ("lock_key",)
-
-    def __init__(self, key: Any, number: int = 0, type: Work = Work.DO) -> None:
-        super().__init__(number, type=type)
-        self.lock_key = key
+def of(key: Any, number: int = 0, type: Work = Work.DO) -> Keyed:
+    return Keyed(number, key, type)
 
 
 Start = Callable[..., MultiDispatcher]
@@ -47,7 +42,6 @@ def start() -> Iterator[Start]:
         if handler is not None:
             dispatcher.register(Work, handler)
         made.append(dispatcher)
-        dispatcher.init()
         dispatcher.start()
         return dispatcher
 
@@ -55,31 +49,6 @@ def start() -> Iterator[Start]:
     for dispatcher in made:
         dispatcher.stop()
         assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
-def fail() -> None:
-    raise LookupError("lost")
-
-
-def test_events_of_many_producers_keep_their_order_per_key(start: Start) -> None:
-    got: dict[Any, list[tuple[int, int]]] = {key: [] for key in range(7)}
-    dispatcher = start(lambda event: got[event.lock_key[0]].append(event.lock_key[1:]))
-
-    class Of(Keyed):
-        __slots__ = ()
-
-    def produce(producer: int) -> None:
-        for number in range(300):
-            event = Of(None, number)
-            event.lock_key = Key(number % 7, producer, number)
-            assert dispatcher.event_handler.handle(event)
-
-    in_threads(*(lambda producer=producer: produce(producer) for producer in range(4)))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    for key, seen in got.items():
-        for producer in range(4):
-            assert [number for by, number in seen if by == producer] == list(range(key, 300, 7))
 
 
 class Key(tuple[int, ...]):
@@ -92,12 +61,35 @@ class Key(tuple[int, ...]):
         return self[0]
 
 
+def test_events_of_many_producers_keep_their_order_per_key_on_one_thread(start: Start) -> None:
+    got: dict[int, list[tuple[int, ...]]] = {key: [] for key in range(7)}
+    threads: dict[int, set[int]] = {key: set() for key in range(7)}
+
+    def handle(event: Keyed) -> None:
+        key, *what = event.lock_key
+        got[key].append(tuple(what))
+        threads[key].add(threading.get_ident())
+
+    def produce(producer: int) -> None:
+        for number in range(300):
+            assert dispatcher.post(of(Key(number % 7, producer, number)))
+
+    dispatcher = start(handle)
+    in_threads(*(lambda producer=producer: produce(producer) for producer in range(4)))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    for key, seen in got.items():
+        assert len(threads[key]) == 1
+        for producer in range(4):
+            assert [number for by, number in seen if by == producer] == list(range(key, 300, 7))
+
+
 def test_different_partitions_work_side_by_side(start: Start) -> None:
     together = threading.Barrier(3)
     dispatcher = start(lambda _: together.wait(TIMEOUT_S))
 
     for key in range(3):
-        assert dispatcher.event_handler.handle(Keyed(key))
+        assert dispatcher.post(of(key))
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert [(partition.stats().handled, partition.stats().failed) for partition in dispatcher.partitions] == [
@@ -111,11 +103,20 @@ def test_too_few_partitions_are_refused(partitions: int) -> None:
         MultiDispatcher(partitions=partitions)
 
 
+def test_an_event_without_a_key_goes_to_the_first_partition(start: Start) -> None:
+    dispatcher = start(lambda _: None)
+
+    dispatcher.post(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [partition.stats().handled for partition in dispatcher.partitions] == [1, 0, 0]
+
+
 def test_a_key_that_has_no_hash_is_the_posters_error(start: Start) -> None:
     dispatcher = start(lambda _: None)
 
     with pytest.raises(TypeError, match="unhashable"):
-        dispatcher.event_handler.handle(Keyed([]))
+        dispatcher.post(of([]))
 
     assert dispatcher.queue_size() == 0
 
@@ -130,20 +131,14 @@ def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start:
         if event.number == 0:
             gate.handle(event)
         if event.number < 5:
-            answers.append(dispatcher.event_handler.handle(Keyed((event.lock_key + 1) % 3, event.number + 1)))
+            answers.append(dispatcher.post(of((event.lock_key + 1) % 3, event.number + 1)))
 
     dispatcher = start(handle)
-    dispatcher.event_handler.handle(Keyed(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    stopper = threading.Thread(target=dispatcher.stop)
-    stopper.start()
-    until(lambda: all(partition.core.queue.phase for partition in dispatcher.partitions))
-    refused = dispatcher.event_handler.handle(Keyed(1))
+    hold(dispatcher, gate, of(0))
+    with stopping(dispatcher):
+        assert not dispatcher.post(of(1))
+        gate.opened.set()
 
-    gate.opened.set()
-    stopper.join(TIMEOUT_S)
-
-    assert not refused
     assert answers == [True] * 5
     assert got == {0: 2, 1: 2, 2: 2}
     assert dispatcher.is_stopped()
@@ -153,7 +148,7 @@ def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start:
 @pytest.mark.parametrize("drain", [True, False])
 def test_a_handler_may_stop_it(start: Start, drain: bool) -> None:
     dispatcher = start(lambda _: dispatcher.stop(), drain_events_on_stop=drain)
-    accepted = [dispatcher.event_handler.handle(Keyed(key)) for key in (0, 1, 2, 0, 1, 2)]
+    accepted = [dispatcher.post(of(key)) for key in (0, 1, 2, 0, 1, 2)]
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert dispatcher.is_stopped()
@@ -174,13 +169,12 @@ def test_a_stop_returns_in_time_although_the_handlers_of_all_partitions_hang(
 
     dispatcher = start(hang, drain_timeout_s=0.1)
     for key in (0, 1, 2, 0):
-        dispatcher.event_handler.handle(Keyed(key))
+        dispatcher.post(of(key))
     assert all(entered.acquire(timeout=TIMEOUT_S) for _ in range(3))
 
-    with caplog.at_level(logging.ERROR):
-        started = time.monotonic()
-        dispatcher.stop()
-        took = time.monotonic() - started
+    started = time.monotonic()
+    dispatcher.stop()
+    took = time.monotonic() - started
     gate.opened.set()
 
     assert took < TIMEOUT_S / 2  # the handlers would wait for the whole of it
@@ -201,7 +195,7 @@ def test_a_handler_error_does_not_strand_its_partition(start: Start) -> None:
 
     dispatcher = start(handle)
     for number in range(3):
-        dispatcher.event_handler.handle(Keyed(1, number))
+        dispatcher.post(of(1, number))
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [1, 2]
@@ -212,7 +206,7 @@ def test_a_handler_error_does_not_strand_its_partition(start: Start) -> None:
 def test_one_partition_that_fails_fails_them_all(start: Start) -> None:
     dispatcher = start(lambda _: None)
     for key in range(3):
-        dispatcher.event_handler.handle(Keyed(key))
+        dispatcher.post(of(key))
 
     dispatcher.partitions[1].mailbox_executor.execute(fail)
 
@@ -220,14 +214,14 @@ def test_one_partition_that_fails_fails_them_all(start: Start) -> None:
     assert isinstance(dispatcher.failure_cause, LookupError)
     assert dispatcher.state is ServiceState.STOPPED
     until(dispatcher.is_stopped)
-    assert not dispatcher.event_handler.handle(Keyed(0))
+    assert not dispatcher.post(of(0))
 
 
 def test_on_error_stop_in_one_partition_stops_them_all(start: Start) -> None:
     dispatcher = start()
     dispatcher.register(Work, lambda _: fail(), on_error="stop")
 
-    dispatcher.event_handler.handle(Keyed(2))
+    dispatcher.post(of(2))
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert isinstance(dispatcher.failure_cause, LookupError)
@@ -241,7 +235,7 @@ def test_it_is_drained_only_when_all_partitions_are(start: Start, gate: Gate) ->
 
     dispatcher = start(handle)
     for key in range(3):
-        dispatcher.event_handler.handle(Keyed(key))
+        dispatcher.post(of(key))
     assert gate.entered.wait(TIMEOUT_S)
 
     held = (dispatcher.is_drained(), dispatcher.await_drained(0.001))
@@ -255,11 +249,11 @@ def test_it_is_drained_only_when_all_partitions_are(start: Start, gate: Gate) ->
 def test_await_drained_waits_for_what_partitions_post_to_each_other(start: Start) -> None:
     def handle(event: Keyed) -> None:
         if event.number:
-            dispatcher.event_handler.handle(Keyed(event.lock_key + 1, event.number - 1))
+            dispatcher.post(of(event.lock_key + 1, event.number - 1))
 
     dispatcher = start(handle)
     for _ in range(20):
-        dispatcher.event_handler.handle(Keyed(0, 50))
+        dispatcher.post(of(0, 50))
         assert dispatcher.await_drained(TIMEOUT_S)
         assert dispatcher.is_drained()
 
@@ -277,7 +271,7 @@ def test_await_drained_in_a_handler_is_refused_whichever_partition_it_is_of(star
 
     dispatcher = start(handle)
     for key in range(3):
-        dispatcher.event_handler.handle(Keyed(key))
+        dispatcher.post(of(key))
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert errors == ["multi: a handler cannot wait until its own dispatcher is drained"] * 3
@@ -290,12 +284,12 @@ def test_full_partitions_whose_handlers_post_to_each_other_never_deadlock(start:
     def handle(event: Keyed) -> None:
         if event.number:
             for step in (1, 2):
-                assert dispatcher.event_handler.handle(Keyed(event.lock_key + step, event.number - 1))
+                assert dispatcher.post(of(event.lock_key + step, event.number - 1))
 
     dispatcher = start(handle, queue_capacity=1, queue_full_policy=policy)
     for _ in range(rounds):
         for key in range(3):
-            dispatcher.event_handler.handle(Keyed(key, 3))
+            dispatcher.post(of(key, 3))
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert all(partition.core.queue.room.remaining() == 1 for partition in dispatcher.partitions)
@@ -309,7 +303,7 @@ def test_each_partition_has_its_metrics(start: Start) -> None:
     dispatcher = start(lambda _: None)
     register_metrics(dispatcher, registry)
     for key in (0, 1, 1):
-        dispatcher.event_handler.handle(Keyed(key))
+        dispatcher.post(of(key))
     assert dispatcher.await_drained(TIMEOUT_S)
 
     accepted = [
@@ -323,10 +317,10 @@ def test_each_partition_has_its_metrics(start: Start) -> None:
 def test_queues_are_shown_as_one(start: Start, gate: Gate) -> None:
     dispatcher = start(gate, partitions=2)
     for key in (0, 1):
-        dispatcher.event_handler.handle(Keyed(key))
+        dispatcher.post(of(key))
     until(lambda: dispatcher.queue_size() == 0)
     for key, kind in ((0, Work.DO), (1, Work.DO), (1, Work.MORE)):
-        dispatcher.event_handler.handle(Keyed(key, type=kind))
+        dispatcher.post(of(key, type=kind))
 
     assert dispatcher.queue_size() == 3
     assert dispatcher.queue_contents() == {Work.DO: 2, Work.MORE: 1}
@@ -341,7 +335,7 @@ def test_a_handler_can_be_taken_back_from_all_partitions(start: Start) -> None:
     assert dispatcher.unregister(Work, handle)
     assert not dispatcher.unregister(Work, handle)
     for key in range(3):
-        dispatcher.event_handler.handle(Keyed(key))
+        dispatcher.post(of(key))
     assert dispatcher.await_drained(TIMEOUT_S)
     assert [partition.stats().failed for partition in dispatcher.partitions] == [1, 1, 1]
 
@@ -350,12 +344,12 @@ def test_events_coalesce_in_each_partition(start: Start, gate: Gate) -> None:
     dispatcher = start(partitions=2)
     dispatcher.register(Work, gate, coalesce_by=lambda event: event.type)
     for key in (0, 1):
-        dispatcher.event_handler.handle(Keyed(key, 0))
+        dispatcher.post(of(key, 0))
     # An event that has left the queue can still be superseded, up to the call of its handler.
     until(lambda: not any(partition.core.queue.queued for partition in dispatcher.partitions))
     for number in range(1, 4):
         for key in (0, 1):
-            dispatcher.event_handler.handle(Keyed(key, number))
+            dispatcher.post(of(key, number))
 
     assert dispatcher.queue_size() == 2
     gate.opened.set()
@@ -367,8 +361,7 @@ def test_an_interrupted_stop_stops_all_partitions_all_the_same(
     start: Start, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher = start(gate, drain_timeout_s=600)
-    dispatcher.event_handler.handle(Keyed(1))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, of(1))
 
     def interrupted(timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
@@ -384,7 +377,7 @@ def test_an_interrupted_stop_stops_all_partitions_all_the_same(
 
 def test_a_multi_dispatcher_that_never_started_stops_and_discards() -> None:
     dispatcher = MultiDispatcher(partitions=2)
-    dispatcher.event_handler.handle(Keyed(1))
+    dispatcher.post(of(1))
 
     dispatcher.stop()
 
@@ -397,7 +390,7 @@ def test_producers_and_a_stop_at_the_same_time_lose_no_event(start: Start) -> No
     accepted: list[int] = []
 
     def produce() -> None:
-        accepted.append(sum(dispatcher.event_handler.handle(Keyed(number)) for number in range(1_000)))
+        accepted.append(sum(dispatcher.post(of(number)) for number in range(1_000)))
 
     in_threads(produce, produce, dispatcher.stop)
 
@@ -431,11 +424,11 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
 
     def handle(event: Keyed) -> None:
         if event.number == -1:
-            answers.append(dispatcher.event_handler.handle(Keyed(1)))
+            answers.append(dispatcher.post(of(1)))
 
     dispatcher = start(handle, partitions=2)
     first, second = dispatcher.partitions
-    producer = threading.Thread(target=lambda: accepted.append(dispatcher.event_handler.handle(Keyed(0, -1))))
+    producer = threading.Thread(target=lambda: accepted.append(dispatcher.post(of(0, -1))))
     producer.start()
     assert _PausingDeque.reached.wait(TIMEOUT_S)
     shut_first = first.core.shut_for_stop
@@ -451,60 +444,3 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
     dispatcher.stop()
 
     assert (accepted, answers) in (([True], [True]), ([False], []))
-
-
-# -- EventDispatcher ---------------------------------------------------------------------------------------------------
-
-
-def test_an_event_dispatcher_counts_events_of_every_class_in_its_metrics() -> None:
-    registry = CollectorRegistry()
-    with EventDispatcher(lambda _: None, "scheduler") as dispatcher:
-        register_metrics(dispatcher, registry)
-        for event in (Event(Work.DO), Event(Other.DO), Event(Work.DO)):
-            dispatcher.handle(event)
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-        handled = [
-            registry.get_sample_value(
-                "dispatcher_events_handled_total",
-                {"dispatcher": "scheduler", "event_class": kind, "event_type": "DO"},
-            )
-            for kind in ("Work", "Other")
-        ]
-
-    assert handled == [2, 1]
-
-
-def test_a_registration_on_an_event_dispatcher_replaces_its_handler_for_that_class() -> None:
-    every: list[Any] = []
-    work: list[Any] = []
-    with EventDispatcher(every.append) as dispatcher:
-        dispatcher.register(Work, work.append)
-        for event in (Event(Work.DO), Event(Other.DO)):
-            dispatcher.handle(event)
-
-    assert ([event.type for event in every], [event.type for event in work]) == ([Other.DO], [Work.DO])
-
-
-def test_an_event_dispatcher_takes_the_options_of_a_dispatcher(gate: Gate) -> None:
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
-    with EventDispatcher(gate, config=config) as dispatcher:
-        dispatcher.handle(Numbered(0))
-        assert gate.entered.wait(TIMEOUT_S)
-        answers = [dispatcher.handle(Numbered(number)) for number in (1, 2)]
-        gate.opened.set()
-
-    assert answers == [True, False]
-    assert isinstance(dispatcher, AsyncDispatcher)
-
-
-def test_an_event_dispatcher_says_what_is_wrong_with_an_event_whose_type_is_none(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Odd:
-        type = None
-
-    with EventDispatcher(lambda _: None) as dispatcher:
-        dispatcher.handle(Odd())
-
-    assert "UnboundLocalError" not in caplog.text

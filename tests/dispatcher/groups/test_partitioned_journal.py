@@ -290,13 +290,6 @@ def test_without_write_ahead_mode_posts_before_the_start_wait_for_it(journal: Pa
     assert [event.lock_key for event in got] == ["early"]
 
 
-def test_without_write_ahead_mode_a_folder_with_a_journal_is_refused(journal: Path, start: Start) -> None:
-    start(journal, lambda event: None, write_ahead=False).stop()
-
-    with pytest.raises(JournalError, match="journal: holds a journal already; choose a new or an empty folder"):
-        start(journal, lambda event: None, write_ahead=False)
-
-
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_a_missing_partition_is_a_loss(crashed: Callable[[int], Path], start: Start, missing: int) -> None:
     path = crashed(3)
@@ -346,41 +339,57 @@ def test_a_file_of_another_format_is_refused(journal: Path, start: Start) -> Non
         start(journal, lambda event: None)
 
 
-def test_the_folder_of_a_journal_of_one_dispatcher_is_refused(journal: Path, start: Start) -> None:
-    JournalWriter(journal).close()
+WRITE_AHEAD = JournalConfig(write_ahead=True)
+CLASHES: dict[str, tuple[Callable[[Path, Start], Any], Callable[[Path, Start], Any], str]] = {
+    "the journal of one dispatcher": (
+        lambda path, start: JournalWriter(path).close(),
+        lambda path, start: start(path, print),
+        "holds the journal of one dispatcher",
+    ),
+    "a partitioned one, for one dispatcher": (
+        lambda path, start: start(path, print).stop(),
+        lambda path, start: JournalWriter(path, WRITE_AHEAD),
+        "holds the journal of a MultiDispatcher",
+    ),
+    "one that is being written": (
+        lambda path, start: start(path, print, 2),
+        lambda path, start: start(path, print, 3),
+        "partition-0: is being written by another process",
+    ),
+    "one that is not continued": (
+        lambda path, start: start(path, print, write_ahead=False).stop(),
+        lambda path, start: start(path, print, write_ahead=False),
+        "journal: holds a journal already; choose a new or an empty folder",
+    ),
+}
 
-    with pytest.raises(JournalError, match="holds the journal of one dispatcher"):
-        start(journal, lambda event: None)
+
+@pytest.mark.parametrize(("prepare", "use", "message"), CLASHES.values(), ids=CLASHES)
+def test_a_folder_that_holds_something_else_is_refused(
+    journal: Path,
+    start: Start,
+    prepare: Callable[[Path, Start], Any],
+    use: Callable[[Path, Start], Any],
+    message: str,
+) -> None:
+    prepare(journal, start)
+
+    with pytest.raises(JournalError, match=message):
+        use(journal, start)
 
 
-def test_the_folder_of_a_partitioned_journal_is_refused_to_one_dispatcher(journal: Path, start: Start) -> None:
-    start(journal, lambda event: None).stop()
-
-    with pytest.raises(JournalError, match="holds the journal of a MultiDispatcher"):
-        JournalWriter(journal, JournalConfig(write_ahead=True))
-
-
-def test_a_second_dispatcher_on_the_folder_is_refused(journal: Path, start: Start) -> None:
-    start(journal, lambda event: None, 2)
-
-    with pytest.raises(JournalError, match="partition-0: is being written by another process"):
-        start(journal, lambda event: None, 3)
-
-
-def test_a_journal_writer_is_refused(journal: Path) -> None:
+def test_each_kind_of_dispatcher_takes_its_own_kind_of_journal(journal: Path) -> None:
+    """An AsyncDispatcher raised AttributeError."""
     writer: Any = JournalWriter(journal)
+    others: list[Any] = [PartitionedJournal(journal), str(journal)]
 
     with pytest.raises(TypeError, match="multi: journal must be a PartitionedJournal"):
         MultiDispatcher(name="multi", journal=writer)
+    for other in others:
+        with pytest.raises(TypeError, match=r"one: journal must be a JournalWriter, not .*; only a MultiDispatcher"):
+            AsyncDispatcher(name="one", journal=other)
 
     AsyncDispatcher(journal=writer).stop()
-
-
-@pytest.mark.parametrize("kind", [PartitionedJournal, str])
-def test_an_async_dispatcher_takes_a_journal_writer_alone(journal: Path, kind: Callable[[Path], Any]) -> None:
-    """It raised AttributeError."""
-    with pytest.raises(TypeError, match=r"one: journal must be a JournalWriter, not .*; only a MultiDispatcher"):
-        AsyncDispatcher(name="one", journal=kind(journal))
 
 
 def test_a_constructor_that_fails_leaves_the_journal_to_another_dispatcher(journal: Path, start: Start) -> None:
