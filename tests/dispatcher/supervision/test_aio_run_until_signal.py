@@ -1,4 +1,4 @@
-"""`aio.run_until_signal`: services of a program whose event loop runs. pytest runs tests on the main thread."""
+"""`aio.run_until_signal`: what its event loop goes on with, besides the contract shared with the plain function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,9 @@ import pytest
 from dispatcher import AsyncDispatcher, CompositeService, Service, ServiceState, aio, health
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work
-from ...kit.services import Recorder, fail
+from ...kit.services import Recorder
 
-
-@pytest.fixture(autouse=True)
-def handlers_are_restored() -> Iterator[None]:
-    def handlers() -> tuple[Any, ...]:
-        wakeup = signal.set_wakeup_fd(-1)
-        signal.set_wakeup_fd(wakeup)
-        return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), wakeup
-
-    before = handlers()
-    yield
-    assert handlers() == before
+pytestmark = pytest.mark.usefixtures("signals_are_restored")
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -68,8 +57,7 @@ async def beside(service: Service, act: Callable[[], Awaitable[Any]]) -> int:
     return code
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_drains_the_handlers_of_the_loop_and_gives_the_shells_exit_code(number: int, exit_code: int) -> None:
+def test_a_signal_drains_the_handlers_of_the_loop() -> None:
     async def main() -> None:
         handled: list[int] = []
 
@@ -83,9 +71,9 @@ def test_a_signal_drains_the_handlers_of_the_loop_and_gives_the_shells_exit_code
         async def post_and_send() -> None:
             for each in range(100):
                 dispatcher.post(Numbered(each))
-            send(number)
+            send(signal.SIGTERM)
 
-        assert await beside(dispatcher, post_and_send) == exit_code
+        assert await beside(dispatcher, post_and_send) == 143
         assert handled == list(range(100))
         assert dispatcher.is_stopped()
 
@@ -110,55 +98,6 @@ def test_the_loop_goes_on_while_the_service_starts_and_stops() -> None:
         assert service.calls == ["init", "start", "stop"]
 
     run(main())
-
-
-def test_it_returns_0_if_the_program_stops_the_service() -> None:
-    async def main() -> None:
-        dispatcher = AsyncDispatcher()
-        acting = asyncio.ensure_future(aio.run_until_signal(dispatcher))
-        while not dispatcher.in_state(ServiceState.STARTED):
-            await asyncio.sleep(0)
-        await aio.stop(dispatcher)
-        assert await acting == 0
-
-    run(main())
-
-
-def test_a_part_that_fails_ends_the_wait_with_1() -> None:
-    async def main() -> None:
-        dispatcher = AsyncDispatcher()
-
-        async def break_it() -> None:
-            dispatcher.mailbox_executor.execute(fail)
-
-        assert await beside(dispatcher, break_it) == 1
-        assert dispatcher.in_state(ServiceState.STOPPED)
-
-    run(main())
-
-
-@pytest.mark.parametrize("hook", ["init", "start"])
-def test_a_service_that_fails_to_start_is_stopped_and_its_error_raised(hook: str) -> None:
-    service = Recorder(**{hook: fail})
-
-    with pytest.raises(LookupError, match="lost"):
-        run(aio.run_until_signal(service))
-
-    assert service.state is ServiceState.STOPPED
-
-
-def test_a_signal_while_it_starts_is_not_lost() -> None:
-    service = Recorder(start=lambda: send(signal.SIGTERM))
-
-    assert run(aio.run_until_signal(service)) == 143
-    assert service.calls == ["init", "start", "stop"]
-
-
-def test_a_second_signal_during_the_stop_changes_nothing() -> None:
-    service = Recorder(start=lambda: send(signal.SIGTERM), stop=lambda: send(signal.SIGINT))
-
-    assert run(aio.run_until_signal(service)) == 143
-    assert service.calls == ["init", "start", "stop"]
 
 
 def test_a_signal_that_another_thread_gets_wakes_the_loop() -> None:
@@ -269,15 +208,6 @@ def test_one_at_a_time_has_the_signals() -> None:
         assert second.calls == []
 
     run(main())
-
-
-def test_on_another_thread_it_is_refused_and_starts_nothing() -> None:
-    service = Recorder()
-
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="main thread"):
-        pool.submit(run, aio.run_until_signal(service)).result(TIMEOUT_S)
-
-    assert service.calls == []
 
 
 def test_health_and_systemd_know_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
-"""Daemons that run until a signal, a stop or a failure, and their exit codes. pytest runs tests on the main thread."""
+"""Daemons that run until a signal, a stop or a failure, and their exit codes: one contract of a plain function and of a
+coroutine. pytest runs tests on the main thread."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,18 +23,26 @@ from dispatcher import (
     Service,
     ServiceState,
     ServiceStateError,
+    aio,
     run_until_signal,
 )
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
 from ...kit.services import Recorder, fail
 
+pytestmark = pytest.mark.usefixtures("signals_are_restored")
 
-@pytest.fixture(autouse=True)
-def handlers_are_restored() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    yield
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+Run = Callable[[Service], int]
+
+
+def run_in_a_loop(service: Service) -> int:
+    return asyncio.run(asyncio.wait_for(aio.run_until_signal(service), TIMEOUT_S))
+
+
+@pytest.fixture(params=[run_until_signal, run_in_a_loop])
+def run(request: pytest.FixtureRequest) -> Run:
+    function: Run = request.param
+    return function
 
 
 @pytest.fixture
@@ -52,75 +62,74 @@ def send(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_drains_and_stops_and_gives_the_shells_exit_code(
-    pool: ThreadPoolExecutor, number: int, exit_code: int
+    run: Run, pool: ThreadPoolExecutor, number: int, exit_code: int
 ) -> None:
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, lambda _: None)
 
     def post_and_send() -> None:
         for _ in range(100):
-            assert dispatcher.event_handler.handle(Numbered())
+            assert dispatcher.post(Numbered())
         send(number)
 
     helper = pool.submit(once_started, dispatcher, post_and_send)
 
-    assert run_until_signal(dispatcher) == exit_code
+    assert run(dispatcher) == exit_code
     helper.result(TIMEOUT_S)
     assert dispatcher.is_stopped()
     assert dispatcher.stats().handled == 100
 
 
-def test_it_returns_0_if_another_thread_stops_the_service(pool: ThreadPoolExecutor) -> None:
+def test_it_returns_0_if_another_thread_stops_the_service(run: Run, pool: ThreadPoolExecutor) -> None:
     dispatcher = AsyncDispatcher()
     helper = pool.submit(once_started, dispatcher, dispatcher.stop)
 
-    assert run_until_signal(dispatcher) == 0
+    assert run(dispatcher) == 0
     helper.result(TIMEOUT_S)
 
 
-def test_stopped_by_a_handler_it_returns_0_once_all_is_handled() -> None:
+def test_stopped_by_a_handler_it_returns_0_once_all_is_handled(run: Run) -> None:
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, lambda _: dispatcher.stop())
     for _ in range(3):
-        dispatcher.event_handler.handle(Numbered())
+        dispatcher.post(Numbered())
 
-    assert run_until_signal(dispatcher) == 0
+    assert run(dispatcher) == 0
     assert dispatcher.stats().handled == 3
     assert dispatcher.is_stopped()
 
 
-def test_it_takes_a_service_that_runs_already(pool: ThreadPoolExecutor) -> None:
+def test_it_takes_a_service_that_runs_already(run: Run, pool: ThreadPoolExecutor) -> None:
     dispatcher = AsyncDispatcher()
-    dispatcher.init()
     dispatcher.start()
     helper = pool.submit(dispatcher.stop)
 
     try:
-        assert run_until_signal(dispatcher) == 0
+        assert run(dispatcher) == 0
     except ServiceStateError:  # the stop came before the start, which is refused then
         assert dispatcher.is_stopped()
     helper.result(TIMEOUT_S)
 
 
-def test_a_handler_thread_that_fails_ends_the_wait_with_1(pool: ThreadPoolExecutor) -> None:
+def test_a_handler_thread_that_fails_ends_the_wait_with_1(run: Run, pool: ThreadPoolExecutor) -> None:
     dispatcher = AsyncDispatcher()
     helper = pool.submit(once_started, dispatcher, lambda: dispatcher.mailbox_executor.execute(fail))
 
-    assert run_until_signal(dispatcher) == 1
+    assert run(dispatcher) == 1
     helper.result(TIMEOUT_S)
     assert isinstance(dispatcher.failure_cause, LookupError)
 
 
-def test_an_error_policy_that_stops_ends_the_wait_with_1() -> None:
+def test_an_error_policy_that_stops_ends_the_wait_with_1(run: Run) -> None:
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, lambda _: fail(), on_error="stop")
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
 
-    assert run_until_signal(dispatcher) == 1
+    assert run(dispatcher) == 1
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_part_that_fails_ends_the_whole_with_1(pool: ThreadPoolExecutor, depth: int) -> None:
+def test_a_part_that_fails_ends_the_whole_with_1(run: Run, pool: ThreadPoolExecutor, depth: int) -> None:
     dispatcher, sibling = AsyncDispatcher(), Recorder()
     daemon: Any = dispatcher
     for level in range(depth):
@@ -130,50 +139,50 @@ def test_a_part_that_fails_ends_the_whole_with_1(pool: ThreadPoolExecutor, depth
     daemon.add_service(sibling)
     helper = pool.submit(once_started, dispatcher, lambda: dispatcher.mailbox_executor.execute(fail))
 
-    assert run_until_signal(daemon) == 1
+    assert run(daemon) == 1
     helper.result(TIMEOUT_S)
     assert daemon.state is ServiceState.STOPPED
     assert sibling.calls == ["init", "start", "stop"]
 
 
-def test_a_partition_that_fails_ends_a_multi_dispatcher_with_1(pool: ThreadPoolExecutor) -> None:
+def test_a_partition_that_fails_ends_a_multi_dispatcher_with_1(run: Run, pool: ThreadPoolExecutor) -> None:
     dispatcher = MultiDispatcher(partitions=3)
     broken = dispatcher.partitions[1]
     helper = pool.submit(once_started, broken, lambda: broken.mailbox_executor.execute(fail))
 
-    assert run_until_signal(dispatcher) == 1
+    assert run(dispatcher) == 1
     helper.result(TIMEOUT_S)
     assert dispatcher.is_stopped()
 
 
 @pytest.mark.parametrize("hook", ["init", "start"])
-def test_a_service_that_fails_to_start_is_stopped_and_its_error_raised(hook: str) -> None:
+def test_a_service_that_fails_to_start_is_stopped_and_its_error_raised(run: Run, hook: str) -> None:
     service = Recorder(**{hook: fail})
 
     with pytest.raises(LookupError, match="lost"):
-        run_until_signal(service)
+        run(service)
 
     assert service.state is ServiceState.STOPPED
 
 
-def test_a_signal_while_it_starts_is_not_lost() -> None:
+def test_a_signal_while_it_starts_is_not_lost(run: Run) -> None:
     service = Recorder(start=lambda: send(signal.SIGTERM))
 
-    assert run_until_signal(service) == 143
+    assert run(service) == 143
     assert service.calls == ["init", "start", "stop"]
 
 
-def test_a_second_signal_during_the_stop_changes_nothing() -> None:
+def test_a_second_signal_during_the_stop_changes_nothing(run: Run) -> None:
     service = Recorder(start=lambda: send(signal.SIGTERM), stop=lambda: send(signal.SIGINT))
 
-    assert run_until_signal(service) == 143
+    assert run(service) == 143
     assert service.calls == ["init", "start", "stop"]
 
 
-def test_a_hanging_handler_does_not_keep_it_from_returning(gate: Gate, pool: ThreadPoolExecutor) -> None:
+def test_a_hanging_handler_does_not_keep_it_from_returning(run: Run, gate: Gate, pool: ThreadPoolExecutor) -> None:
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.01))
     dispatcher.register(Work, gate)
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
 
     def terminate() -> None:
         assert gate.entered.wait(TIMEOUT_S)
@@ -185,15 +194,15 @@ def test_a_hanging_handler_does_not_keep_it_from_returning(gate: Gate, pool: Thr
 
     helper = pool.submit(terminate)
 
-    assert run_until_signal(dispatcher) == 143
+    assert run(dispatcher) == 143
     helper.result(TIMEOUT_S)
 
 
-def test_on_another_thread_it_is_refused_and_starts_nothing(pool: ThreadPoolExecutor) -> None:
+def test_on_another_thread_it_is_refused_and_starts_nothing(run: Run, pool: ThreadPoolExecutor) -> None:
     service = Recorder()
 
     with pytest.raises(ValueError, match="main thread"):
-        pool.submit(run_until_signal, service).result(TIMEOUT_S)
+        pool.submit(run, service).result(TIMEOUT_S)
 
     assert service.calls == []
 
@@ -206,7 +215,7 @@ class Work(Enum):
     DO = 1
 dispatcher = AsyncDispatcher()
 dispatcher.register(Work, lambda event: print("ready", flush=True))
-dispatcher.event_handler.handle(Event(Work.DO))
+dispatcher.post(Event(Work.DO))
 sys.exit(run_until_signal(dispatcher))
 """
 

@@ -9,7 +9,6 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,24 +17,17 @@ import pytest
 from dispatcher import StopSignals
 from dispatcher.supervision import signals
 
-from ...kit import until
-
-TIMEOUT_S = 60.0
+from ...kit import TIMEOUT_S, until
+from .conftest import signal_state
 
 
 def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def handlers() -> tuple[Any, Any]:
-    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-
-
 @pytest.fixture(autouse=True)
-def handlers_from_before() -> Iterator[tuple[Any, Any]]:
-    before = handlers()
-    yield before
-    assert handlers() == before
+def before(signals_are_restored: tuple[Any, ...]) -> tuple[Any, ...]:
+    return signals_are_restored
 
 
 def is_open(descriptor: int) -> bool:
@@ -81,18 +73,6 @@ def test_a_signal_that_another_thread_takes_ends_a_wait_that_has_begun() -> None
             assert stop.wait(TIMEOUT_S)
 
             taken.result(TIMEOUT_S)
-
-
-def test_the_descriptor_that_signals_wake_is_restored() -> None:
-    before = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(before)
-
-    with StopSignals():
-        pass
-
-    after = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(after)
-    assert after == before
 
 
 def test_the_first_signal_counts_and_every_wait_sees_it() -> None:
@@ -145,15 +125,15 @@ def test_notify_never_blocks_however_often_it_is_called() -> None:
         assert not stop.wait(TIMEOUT_S)
 
 
-def test_handlers_are_restored_also_after_an_error(handlers_from_before: tuple[Any, Any]) -> None:
+def test_all_is_restored_also_after_an_error(before: tuple[Any, ...]) -> None:
     def fail() -> None:
-        raise LookupError(handlers())
+        raise LookupError(signal_state())
 
     with pytest.raises(LookupError) as caught, StopSignals():
         fail()
 
-    assert caught.value.args != (handlers_from_before,)
-    assert handlers() == handlers_from_before
+    assert caught.value.args != (before,)
+    assert signal_state() == before
 
 
 def test_a_handler_from_before_gets_signals_again() -> None:
