@@ -1,8 +1,6 @@
-"""Play scripts on the dispatcher that PYTHONPATH leads to, and print what comes out: one JSON line for each seed.
+"""Play scripts on the dispatcher that PYTHONPATH leads to: PYTHONPATH=TREE python play.py SEED...
 
-    PYTHONPATH=TREE python play.py [--without FEATURE,...] SEED...     play the scripts of these seeds
-    PYTHONPATH=TREE python play.py --features                          which features this tree has
-    python play.py [--without FEATURE,...] --show SEED                 print a script
+Prints where that dispatcher is, then what comes out: one JSON line for each seed.
 
 Only the public API is used. Before each step the dispatcher is at rest, so what comes out does not depend on timing.
 At rest is a dispatcher whose handler thread is inside one event, at the closed gate, or has nothing queued; of one with
@@ -16,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import faulthandler
-import importlib.util
 import inspect
 import json
 import logging
@@ -34,7 +31,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from script import FACTORY_FROM, FEATURES, KEYS, Plan, Script, make_script
+from script import FACTORY_FROM, KEYS, Plan, Script, make_script
 
 from dispatcher import (
     AsyncDispatcher,
@@ -77,7 +74,7 @@ STATS = (
     "failed_by_type",
     "retried_by_type",
 )
-ROW_COLUMNS = ("dispatcher", "event_class", "event_type", "entity", "outcome", "error", "payload")
+ROW_COLUMNS = ("dispatcher", "event_class", "event_type", "entity", "outcome", "error", "payload", "redelivered")
 TRANSITION_COLUMNS = ("machine", "entity", "from_state", "event_type", "to_state", "valid")
 
 
@@ -231,15 +228,8 @@ class Gate:
 class Run:
     """One dispatcher, from its making to its end. The driving thread, unless a method says otherwise."""
 
-    def __init__(
-        self,
-        script: Script,
-        features: frozenset[str],
-        folder: Path | None,
-        start_ms: int,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.script, self.config, self.features = script, script.config, features
+    def __init__(self, script: Script, folder: Path | None, start_ms: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.script, self.config = script, script.config
         self.folder = folder
         self.loop = loop
         self.clock = ManualClock(start_ms)
@@ -347,11 +337,8 @@ class Run:
     def _begin(self, event: Any) -> bool:
         if self.is_dead:
             return False
-        attempt: int | None = self.dispatcher.attempt()
-        is_redelivering: bool | None = self.dispatcher.is_redelivering()
-        if "later attempts" not in self.features and (self.config.is_async or attempt != 1):
-            is_redelivering = None
-        self.seen.append([_domain(event), "begins", event.number, attempt, is_redelivering, STEP.get()])
+        told_of = self.dispatcher.attempt(), self.dispatcher.is_redelivering()
+        self.seen.append([_domain(event), "begins", event.number, *told_of, STEP.get()])
         return True
 
     def _act(self, event: Any) -> int:
@@ -667,8 +654,7 @@ class Run:
             if not self.dispatcher.is_stopped() and self.dispatcher.stats().retrying and next_ms is not None:
                 advances += 1
                 if advances == MOST_ADVANCES:  # events of a post_every that fail, and are tried again, have no end
-                    left = self.dispatcher.scheduled().values() if "timer keys" in self.features else ()
-                    for one in (*self.rhythms, *left):  # those of earlier runs as well
+                    for one in (*self.rhythms, *self.dispatcher.scheduled().values()):  # those of earlier runs as well
                         one.cancel()
                 self._advance_to(next_ms)
         self.dispatcher.wait_for_service_to_stop(TIMEOUT_S)
@@ -711,9 +697,7 @@ class Run:
         return sorted(self.laters, key=lambda each: each[0])
 
     def rows(self, folder: Path) -> dict[str, Any]:
-        # Since when `redelivered` is what the handler is told.
-        columns = (*ROW_COLUMNS, "redelivered") if "later attempts" in self.features else ROW_COLUMNS
-        events = [[row.get(name) for name in columns] for row in read_rows(folder, EVENTS)]
+        events = [[row.get(name) for name in ROW_COLUMNS] for row in read_rows(folder, EVENTS)]
         transitions = [[row.get(name) for name in TRANSITION_COLUMNS] for row in read_rows(folder, TRANSITIONS)]
         if self.config.is_async:
             events.sort(key=str)
@@ -764,8 +748,8 @@ def _line(line: dict[str, Any]) -> list[Any]:
 class Player:
     """Plays one script, over the crashes and restarts of its dispatcher."""
 
-    def __init__(self, script: Script, features: frozenset[str], root: Path, loop: asyncio.AbstractEventLoop) -> None:
-        self.script, self.features, self.root, self.loop = script, features, root, loop
+    def __init__(self, script: Script, root: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.script, self.root, self.loop = script, root, loop
         self.runs = 0
         self.out: list[Any] = []
         self.run = self._new_run(START_AHEAD_MS if script.config.is_ahead else START_MS)
@@ -774,7 +758,7 @@ class Player:
         return self.root / f"run{self.runs}" if self.script.config.journal else None
 
     def _new_run(self, start_ms: int) -> Run:
-        return Run(self.script, self.features, self._folder(), start_ms, self.loop)
+        return Run(self.script, self._folder(), start_ms, self.loop)
 
     def play(self) -> list[Any]:
         try:
@@ -810,37 +794,18 @@ class Player:
         return result
 
 
-def features_here() -> list[str]:
-    """The features of this tree. Most came with mended faults, in one release."""
-    has_keys = "key" in inspect.signature(AsyncDispatcher.post_after).parameters
-    has_entries = importlib.util.find_spec("dispatcher.queue.entry") is not None
-    has_rules = importlib.util.find_spec("dispatcher.queue.rules") is not None
-    lacks = {"early withdrawals": not has_entries, "rhythms that come back": not has_rules}
-    return [name for name in FEATURES if has_keys and not lacks.get(name)]
-
-
-def main(arguments: list[str]) -> None:
-    without: set[str] = set()
-    if arguments[0] == "--without":
-        without = set(filter(None, arguments[1].split(",")))
-        arguments = arguments[2:]
-    if arguments == ["--features"]:
-        print(json.dumps({"dispatcher": inspect.getfile(AsyncDispatcher), "features": features_here()}))
-        return
-    features = frozenset(FEATURES) - without
-    if arguments[0] == "--show":
-        print(json.dumps(dataclasses.asdict(make_script(int(arguments[1]), features))))
-        return
+def main(seeds: list[int]) -> None:
+    print(json.dumps(inspect.getfile(AsyncDispatcher)))
     logging.disable(logging.CRITICAL)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    for seed in map(int, arguments):
+    for seed in seeds:
         faulthandler.dump_traceback_later(SEED_TIMEOUT_S, exit=True)
         with tempfile.TemporaryDirectory() as folder:
-            out = Player(make_script(seed, features), features, Path(folder), loop).play()
+            out = Player(make_script(seed), Path(folder), loop).play()
             print(json.dumps({"seed": seed, "out": out}), flush=True)
     faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(list(map(int, sys.argv[1:])))

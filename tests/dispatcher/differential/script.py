@@ -1,8 +1,8 @@
 """Random scripts for a dispatcher: what is configured, which events there are, and what happens step by step.
 
-A script follows from its seed and the features that the trees to compare have in common. It says nothing of what comes
-out. It leaves out what depends on timing: of `async def` handlers of several keys, only the order within a key is
-fixed, so their children, attempts and bounds are not combined. Nothing here imports the dispatcher.
+A script follows from its seed. It says nothing of what comes out. It leaves out what depends on timing: of `async def`
+handlers of several keys, only the order within a key is fixed, so their children, attempts and bounds are not combined.
+Nothing here imports the dispatcher.
 """
 
 from __future__ import annotations
@@ -16,18 +16,6 @@ TIMER_KEYS = ("x", "xy", "z")
 RETRYING = ("retry", "ordered", "callable")
 FACTORY_FROM = 10_000
 """Events that the factories of `post_every` make have numbers from here on, and no actions."""
-
-FEATURES = {
-    "timer keys": "post_after(key=), post_at(key=), scheduled(), cancel(key)",
-    "later attempts": "is_redelivering() from the second attempt on, and in `async def` handlers",
-    "order over restarts": "the order of redelivered events of which some have failed, or were due at a time",
-    "waits in lanes": "cancel() of an ask, and post_every(), whose events may wait behind their keys",
-    "rhythms over restarts": "post_every(key=) in write-ahead mode, and restarts",
-    "rhythms that come back": "post_every(key=), which a newer one replaces, and each start goes on with",
-    "durable withdrawals": "cancel() of an ask or a scheduled event, and restarts",
-    "early withdrawals": "what cancel() of an ask does to the counts, and to a full queue",
-}
-"""What scripts may contain only if both trees do it alike; see INTENDED in the test."""
 
 
 @dataclass
@@ -76,18 +64,17 @@ class Script:
     steps: list[list[Any]]
 
 
-def make_script(seed: int, features: frozenset[str]) -> Script:
-    return _Maker(seed, features).make()
+def make_script(seed: int) -> Script:
+    return _Maker(seed).make()
 
 
 class _Maker:
-    def __init__(self, seed: int, features: frozenset[str]) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.features = features
         self.random = Random(seed)
         self.events: dict[int, Plan] = {}
         self.config = self._config()
-        self.restarts = self._may_restart()
+        self.restarts = self.config.journal == "write_ahead"  # a plain journal is not continued
 
     def make(self) -> Script:
         steps: list[list[Any]] = []
@@ -131,18 +118,6 @@ class _Maker:
             config.stops = True
         return config
 
-    def _may_restart(self) -> bool:
-        if self.config.journal != "write_ahead":  # a plain journal is not continued
-            return False
-        return self.config.on_error in ("continue", "stop", "exit") or "order over restarts" in self.features
-
-    def _may_post_once(self) -> bool:
-        """At a time."""
-        return not self.restarts or "order over restarts" in self.features
-
-    def _may_post_every(self) -> bool:
-        return not self.config.is_async or "waits in lanes" in self.features
-
     # -- events ------------------------------------------------------------------------------------------------------
 
     def _event(self, depth: int = 0, parent: Plan | None = None) -> int:
@@ -173,13 +148,13 @@ class _Maker:
             return ["stop", is_in_log or random.random() < 0.6]
         kinds = ["transition", "transition"] if config.journal else []
         if config.has_children and depth < 2 and not (config.is_async and plan.type == "Latest.IS"):
-            kinds += ["post", "post"] + ["after"] * self._may_post_once() + ["ask"] * (not config.is_async)
+            kinds += ["post", "post", "after"] + ["ask"] * (not config.is_async)
             if config.journal != "write_ahead":
                 kinds += ["nowait", "later"]
             elif not (config.stops or config.coalesces):
                 kinds.append("later")
         if not config.is_async:
-            kinds += ["cancel"] * self._may_cancel_asks()
+            kinds.append("cancel")
         if not kinds:
             return None
         kind = random.choice(kinds)
@@ -202,7 +177,7 @@ class _Maker:
         if random.random() < 0.3:
             steps.append(["close"])
         while random.random() < 0.3:
-            steps.append(random.choice([self._post, self._timer_if_any, self._post])())
+            steps.append(random.choice([self._post, self._timer, self._post])())
         steps.append(["start"])
         for _ in range(random.randint(4, 20)):
             steps += self._scene() if random.random() < 0.15 else [self._step()]
@@ -216,7 +191,7 @@ class _Maker:
         makers = [
             (10, self._post),
             (3, self._burst),
-            (4, self._timer_if_any),
+            (4, self._timer),
             (5, lambda: ["advance", random.choice([0, 1, 500, 1000, 1000, 2500, 7000])]),
             (4, lambda: ["close"]),
             (4, lambda: ["let_one"]),
@@ -224,36 +199,21 @@ class _Maker:
             (2, lambda: ["drained"]),
             (1, lambda: ["cancel_later", random.randint(0, 9)]),
             (1, lambda: [random.choice(["register_other", "unregister_other"])]),
+            (6, lambda: [random.choice(["cancel_scheduled", "cancel_ask"]), random.randint(0, 9)]),
+            (2, lambda: ["cancel_key", random.choice(TIMER_KEYS)]),
+            (2, lambda: ["scheduled", random.choice(["", "x"])]),
         ]
-        if self._may_withdraw():
-            makers.append((3, lambda: ["cancel_scheduled", random.randint(0, 9)]))
-        if self._may_cancel_asks():
-            makers.append((3, lambda: ["cancel_ask", random.randint(0, 9)]))
-        if "timer keys" in self.features:
-            makers.append((2, lambda: ["cancel_key", random.choice(TIMER_KEYS)]))
-            makers.append((2, lambda: ["scheduled", random.choice(["", "x"])]))
         return random.choices([make for _, make in makers], [weight for weight, _ in makers])[0]()
 
     def _scene(self) -> list[list[Any]]:
         """Steps that random ones rarely make in this order: much is queued at the closed gate, and some withdrawn."""
         random = self.random
         steps: list[list[Any]] = [["close"], ["post", self._event()], ["ask", self._event()], self._burst()]
-        if self._may_cancel_asks():
-            steps += [["cancel_ask", -random.randint(1, 2)] for _ in range(random.randint(0, 2))]
-        if "timer keys" in self.features:
-            key = random.choice(TIMER_KEYS)
-            steps += [["after", delay, self._event(), key] for delay in random.choice([(1,), (2, 1), (0, 3)])]
-            steps += random.choice([[], [["cancel_key", key]], [["advance", 1000], ["cancel_key", key]]])
+        steps += [["cancel_ask", -random.randint(1, 2)] for _ in range(random.randint(0, 2))]
+        key = random.choice(TIMER_KEYS)
+        steps += [["after", delay, self._event(), key] for delay in random.choice([(1,), (2, 1), (0, 3)])]
+        steps += random.choice([[], [["cancel_key", key]], [["advance", 1000], ["cancel_key", key]]])
         return steps + random.choice([[], [["let_one"]], [["let_one"], ["let_one"]], [["open"]]])
-
-    def _may_withdraw(self) -> bool:
-        has_log = self.config.journal == "write_ahead"
-        return "durable withdrawals" in self.features or not has_log
-
-    def _may_cancel_asks(self) -> bool:
-        may_wait = self.config.is_async or self.config.on_error in ("ordered", "callable")
-        may_be_early = "early withdrawals" in self.features
-        return self._may_withdraw() and may_be_early and ("waits in lanes" in self.features or not may_wait)
 
     def _post(self) -> list[Any]:
         return [self.random.choice(["post", "post", "post_nowait", "post_later", "ask"]), self._event()]
@@ -261,19 +221,10 @@ class _Maker:
     def _burst(self) -> list[Any]:
         return ["burst", [self._post() for _ in range(self.random.randint(2, 6))]]
 
-    def _timer_if_any(self) -> list[Any]:
-        kinds = ["after", "after", "at"] * self._may_post_once() + ["every"] * self._may_post_every()
-        return self._timer(self.random.choice(kinds)) if kinds else self._post()
-
-    def _timer(self, kind: str) -> list[Any]:
-        random = self.random
-        has_keys = "timer keys" in self.features
+    def _timer(self) -> list[Any]:
+        random, kind = self.random, self.random.choice(["after", "after", "at", "every"])
+        key = random.choice(["", *TIMER_KEYS])
         if kind != "every":
-            key = random.choice(TIMER_KEYS) if has_keys and random.random() < 0.5 else ""
             return [kind, random.choice([0, 1, 1.5, 2, 5]), self._event(), key]
-        survives = self.config.journal == "write_ahead" and self.restarts
-        may_have_key = "rhythms that come back" in self.features
-        may_have_key = may_have_key and ("rhythms over restarts" in self.features or not survives)
-        key = random.choice(TIMER_KEYS) if may_have_key and random.random() < 0.6 else ""
         what = self._event() if random.random() < 0.5 else 0  # 0: a factory
         return [kind, random.choice([1, 2, 3]), random.choice([None, 0, 0.5]), what, key]

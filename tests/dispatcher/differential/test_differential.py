@@ -14,14 +14,14 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .script import FEATURES, make_script
+from .script import make_script
 
 ROOT = Path(__file__).parents[3]
 PLAY = Path(__file__).with_name("play.py")
@@ -31,51 +31,32 @@ MANY = [range(first, first + 250) for first in range(1_000, 3_000, 250)]
 LONGEST = 6_000
 """Characters that a failure shows of one script or of one step."""
 
-INTENDED: Mapping[str, str] = {
-    "timer keys": "post_after(key=), post_at(key=), scheduled() and cancel(key) are new",
-    "later attempts": "is_redelivering() was false from the second attempt on, and mixed up in `async def` handlers",
-    "order over restarts": "after a crash, an event that had failed came before earlier events of its key, and one due "
-    "at a time before those accepted by then",
-    "waits in lanes": "an event that waits behind its key was not withdrawn by cancel() of its ask, and post_every() "
-    "posted the next one; one withdrawn before counts as discarded only once its turn comes",
-    "rhythms over restarts": "a run that ended without its post_every(key=) forgot the rhythm",
-    "rhythms that come back": "a second post_every() with a key raised, and each start had to call it again",
-    "durable withdrawals": "what cancel() had withdrawn could come back after a crash",
-    "early withdrawals": "what cancel() of an ask had withdrawn kept its room, could be superseded or dropped, and "
-    "counted as queued until its turn came",
-}
-"""What the trees do differently on purpose, if one lacks the feature of that name, and so no script contains."""
-
 
 class Tree:
     """A tree of the dispatcher that `play.py` can play on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        said = json.loads(self._run("--features").stdout)
-        assert Path(said["dispatcher"]).is_relative_to(path), f"{said['dispatcher']} was imported, not that of {path}"
-        self.features: list[str] = said["features"]
 
-    def play(self, seeds: Sequence[int], without: Sequence[str]) -> dict[int, list[Any]]:
+    def play(self, seeds: Sequence[int]) -> dict[int, list[Any]]:
         """What came out, by seed. The test fails if a script did not come to its end."""
-        done = self._run("--without", ",".join(without), *map(str, seeds))
-        played = {said["seed"]: said["out"] for said in map(json.loads, done.stdout.splitlines())}
-        missing = [seed for seed in seeds if seed not in played]
-        if done.returncode or missing:
-            pytest.fail(f"{self.path}: {_script(missing[0], without)}\nhas no end:\n{done.stderr[-LONGEST:]}")
-        for seed, out in played.items():
-            if "not at rest" in out[-1]:
-                pytest.fail(f"{self.path}: {_script(seed, without)}\n{len(out)} steps, then {_cut(out[-1])}")
-        return played
-
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(PLAY), *arguments],
+        done = subprocess.run(
+            [sys.executable, str(PLAY), *map(str, seeds)],
             env={**os.environ, "PYTHONPATH": str(self.path)},
             capture_output=True,
             text=True,
             check=False,
         )
+        said = list(map(json.loads, done.stdout.splitlines()))
+        played = {each["seed"]: each["out"] for each in said[1:]}
+        missing = [seed for seed in seeds if seed not in played]
+        if done.returncode or missing:
+            pytest.fail(f"{self.path}: {_script(missing[0])}\nhas no end:\n{done.stderr[-LONGEST:]}")
+        assert Path(said[0]).is_relative_to(self.path), f"{said[0]} was imported, not that of {self.path}"
+        for seed, out in played.items():
+            if "not at rest" in out[-1]:
+                pytest.fail(f"{self.path}: {_script(seed)}\n{len(out)} steps, then {_cut(out[-1])}")
+        return played
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +79,8 @@ def present() -> Tree:
     return Tree(ROOT)
 
 
-def _script(seed: int, without: Sequence[str]) -> str:
-    script = make_script(seed, frozenset(FEATURES) - set(without))
+def _script(seed: int) -> str:
+    script = make_script(seed)
     events = {number: [plan.type, plan.key, *plan.actions] for number, plan in script.events.items()}
     steps = "\n".join(f"  {number:3} {json.dumps(step)}" for number, step in enumerate(script.steps))
     return f"seed {seed}: {asdict(script.config)}\nevents: {_cut(events)}\nsteps:\n{steps}"
@@ -121,18 +102,13 @@ def difference(before: Sequence[Any], now: Sequence[Any]) -> str:
 
 
 def assert_alike(before: Tree, now: Tree, seeds: Sequence[int]) -> None:
-    common = {*before.features, *now.features} - ({*before.features} ^ {*now.features})
-    without = [name for name in FEATURES if name not in common]
-    assert set(without) <= INTENDED.keys()
-    played, played_now = before.play(seeds, without), now.play(seeds, without)
+    played, played_now = before.play(seeds), now.play(seeds)
 
     found = {seed: text for seed in seeds if (text := difference(played[seed], played_now[seed]))}
 
     if found:
         seed, text = next(iter(found.items()))
-        pytest.fail(
-            f"{len(found)} of {len(seeds)} scripts differ: {list(found)[:20]}\n{_script(seed, without)}\n{text}"
-        )
+        pytest.fail(f"{len(found)} of {len(seeds)} scripts differ: {list(found)[:20]}\n{_script(seed)}\n{text}")
 
 
 @pytest.mark.long
@@ -155,10 +131,8 @@ def test_what_comes_out_of_a_script_does_not_depend_on_timing(present: Tree, see
 
 
 def test_a_script_follows_from_its_seed() -> None:
-    features = frozenset(FEATURES)
-
-    assert make_script(7, features) == make_script(7, features)
-    assert make_script(7, features) != make_script(8, features)
+    assert make_script(7) == make_script(7)
+    assert make_script(7) != make_script(8)
 
 
 def test_the_first_difference_is_shown() -> None:
