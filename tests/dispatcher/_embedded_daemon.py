@@ -1,9 +1,8 @@
 """A daemon that does at once what embedders do, and that a test kills: partitions, asks, timers, retries, dead letters,
 entities.
 
-Reads lines `FOLDER RUN PARTITIONS PRODUCES`, separated by tabs, and runs the daemon of each in a process forked for it:
-prints its `pid`, `ready` once the first event was accepted, and `ended` with the exit code once the process has ended.
-With PRODUCES 0, it handles what earlier runs have left, and ends.
+It is given FOLDER RUN PARTITIONS PRODUCES, and says `ready` once the first event was accepted. With PRODUCES 0, it
+handles what earlier runs have left, and ends.
 
 Each producer writes the number of an event to FOLDER/accepted-KIND once it is promised: its post has returned, its
 `post_after` has, or its ask was answered. The handler writes the kind, the number and the attempt of each event that it
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +26,8 @@ from pathlib import Path
 
 from dispatcher import JournalConfig, MultiDispatcher, PartitionedJournal, Retry
 from statemachines import Entities, StateMachineFactory, TransitionRecorder
+
+from ..kit.killed import say, serve
 
 KINDS = ("post", "after", "ask")
 EACH_RUN = 1_000_000
@@ -100,11 +100,6 @@ def fails_always(number: int) -> bool:
     return number % 11 == 5
 
 
-def say(line: str) -> None:
-    """In one write, which a kill does not cut."""
-    os.write(sys.stdout.fileno(), f"{line}\n".encode())
-
-
 def append_to(path: Path) -> int:
     """Open the file for whole lines, once in a run. A kill can cut a write at the end of a page: that line goes."""
     file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
@@ -112,7 +107,8 @@ def append_to(path: Path) -> int:
     return file
 
 
-def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
+def main(*given: str) -> None:
+    folder, run, partitions, produces = Path(given[0]), int(given[1]), int(given[2]), given[3] == "1"
     global transitions
     logging.disable(logging.CRITICAL)
     transitions = append_to(folder / "transitions")
@@ -137,7 +133,6 @@ def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
 
     policy = Retry(attempts=ATTEMPTS, delay_s=0.003, jitter=0.5, on=(OSError,))
     dispatcher.register(Job, handle, events=Posted, on_error=policy)
-    dispatcher.init()
     dispatcher.start()
 
     def produce(kind: str, post: Callable[[Posted], object]) -> None:
@@ -176,19 +171,5 @@ def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
     dispatcher.stop()
 
 
-def serve() -> None:
-    for line in sys.stdin:
-        folder, run, partitions, produces = line.rstrip("\n").split("\t")
-        pid = os.fork()
-        if not pid:
-            try:
-                main(Path(folder), int(run), int(partitions), produces == "1")
-            finally:
-                os._exit(0)
-        say(f"pid {pid}")
-        _, status = os.waitpid(pid, 0)
-        say(f"ended {os.waitstatus_to_exitcode(status)}")
-
-
 if __name__ == "__main__":
-    serve()
+    serve(main)

@@ -1,12 +1,11 @@
 """A daemon whose jobs a user has added, and that a test kills. Its wall clock goes 1,000 times as fast as the system's.
 
-FOLDER ADDS: with ADDS, the first one, it adds the jobs of RULES; a later one adds none. It prints `ready` once it runs.
+It is given FOLDER ADDS: the first one adds the jobs of RULES, a later one adds none. It says `ready` once it runs.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Any, Final
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.queue import schedule
+
+from ..kit.killed import say, serve
 
 RULES: Final[dict[str, dict[str, Any]]] = {
     "all": {"cron": "* * * * *", "tz": "Europe/Berlin", "misfire": "all"},
@@ -33,7 +34,8 @@ class Job:
     key: str
 
 
-def main(folder: Path, adds: bool) -> None:
+def main(*given: str) -> None:
+    folder, adds = Path(given[0]), given[1] == "adds"
     logging.disable(logging.CRITICAL)
     real = time.time_ns
     began_ns = real() if adds else int((folder / "began").read_text())
@@ -49,9 +51,9 @@ def main(folder: Path, adds: bool) -> None:
         for key, rule in RULES.items():
             jobs.post_every(event=Job(JobType.DUE, key), key=key, **rule)
     assert jobs.scheduled().keys() == RULES.keys()
-    print("ready", flush=True)
+    say("ready")
     threading.Event().wait()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] == "adds")
+    serve(main)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -18,58 +14,38 @@ from dispatcher.journal import recover
 from dispatcher.letter_target import read_letters
 
 from ..kit import tries
+from ..kit.killed import Server, forking
 from . import _embedded_daemon
 from ._embedded_daemon import ATTEMPTS, EACH_RUN, KINDS, fails_always, fails_once
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[subprocess.Popen[str]]:
-    """Forks the daemons: a new Python for each would take longer than its life."""
-    with subprocess.Popen(
-        [sys.executable, "-m", _embedded_daemon.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
+def server() -> Iterator[Server]:
+    with forking(_embedded_daemon) as server:
         yield server
-        server.kill()
 
 
-def start(server: subprocess.Popen[str], *given: object) -> int:
-    assert server.stdin is not None
-    server.stdin.write("\t".join(map(str, given)) + "\n")
-    server.stdin.flush()
-    word, pid = said(server).split()
-    assert word == "pid"
-    return int(pid)
-
-
-def said(server: subprocess.Popen[str]) -> str:
-    assert server.stdout is not None
-    return server.stdout.readline().rstrip("\n")
-
-
-def kill_at_random(server: subprocess.Popen[str], folder: Path, rng: random.Random, kills: int) -> list[object]:
+def kill_at_random(server: Server, folder: Path, rng: random.Random, kills: int) -> list[object]:
     """Kill the daemon so often, let it finish, and return what it was given."""
     moments: list[object] = []
     for run in range(1, kills + 1):
         partitions = rng.choice((1, 2, 3)) if run % 5 == 0 else 2
-        pid = start(server, folder, run, partitions, 1)
+        server.start(folder, run, partitions, 1)
         if is_ready := rng.random() < 0.8:
-            assert said(server) == "ready"
+            assert server.said() == "ready"
         wait_s = rng.random() * 0.05
         moments.append((partitions, is_ready, round(wait_s, 4)))
         time.sleep(wait_s)  # the moment of the kill is what is random
-        os.kill(pid, signal.SIGKILL)
-        while (line := said(server)) == "ready":
-            pass
-        assert line == "ended -9", moments
-    start(server, folder, kills + 1, 2, 0)
-    assert said(server) == "ended 0", moments
+        server.kill()
+    server.start(folder, kills + 1, 2, 0)
+    server.await_end()
     return moments
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
-    server: subprocess.Popen[str], tmp_path: Path, seed: int
+    server: Server, tmp_path: Path, seed: int
 ) -> None:
     moments = kill_at_random(server, tmp_path, random.Random(seed), tries(12))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,22 +16,11 @@ from dispatcher.journal.format.marks import Marks
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.read import frames_in
 
-from ..kit import TIMEOUT_S
+from ..kit.killed import forking
 from . import _rhythm_daemon
 
 MINUTE_NS = 60_000_000_000
 STEPS = {"all": MINUTE_NS, "once": 2 * MINUTE_NS, "period": 90_000_000_000}
-
-
-def run_and_kill(folder: Path, adds: bool, lives_s: float) -> None:
-    command = [sys.executable, "-m", _rhythm_daemon.__name__, str(folder), "adds" if adds else "-"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout is not None
-        assert daemon.stdout.readline() == "ready\n"
-        with pytest.raises(subprocess.TimeoutExpired):  # the moment of the kill is what is random
-            daemon.wait(lives_s)
-        daemon.kill()
-        daemon.wait(TIMEOUT_S)
 
 
 @pytest.mark.long
@@ -40,8 +28,12 @@ def run_and_kill(folder: Path, adds: bool, lives_s: float) -> None:
 def test_each_time_is_posted_once_whenever_it_is_killed(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
 
-    for run in range(6):
-        run_and_kill(tmp_path, run == 0, 0.02 + rng.random() * 0.3)
+    with forking(_rhythm_daemon) as server:
+        for run in range(6):
+            server.start(tmp_path, "-" if run else "adds")
+            assert server.said() == "ready"
+            time.sleep(0.02 + rng.random() * 0.3)  # the moment of the kill is what is random
+            server.kill()
     recover(tmp_path / "journal")
 
     posted: dict[str, list[int]] = {key: [] for key in STEPS}
