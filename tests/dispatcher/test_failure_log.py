@@ -14,6 +14,8 @@ from dispatcher.dispatching.error_policy import EVERY_NS, FailureLog
 from dispatcher.testing import ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Unreadable, Work, in_threads, until
+from ..kit.dispatchers import hold
+from ..kit.scenarios import play
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -48,73 +50,68 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, bool, int]]:
     return [(record.message, record.exc_info is not None, record.__dict__["count"]) for record in caplog.records]
 
 
-FIRST = ("central: handling <Numbered Work.DO> failed", True, 1)
+class Stage:
+    """Steps: fail [TIMES [TYPE [ERROR]]], retry, due, end, +MS. `told` is the field `count` of each line so far, with a
+    `!` if it has a traceback."""
+
+    def __init__(self, failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+        self.failures, self.clock, self.caplog = failures, clock, caplog
+
+    def play(self, verb: str, times: str = "1", event_type: str = "DO", error: str = "ValueError") -> None:
+        if verb.startswith("+"):
+            self.clock.now_ns += round(float(verb) * 1e6)
+        elif verb == "fail":
+            fail(
+                self.failures, int(times), {"ValueError": ValueError, "KeyError": KeyError}[error]("broken"), event_type
+            )
+        elif verb == "retry":
+            self.failures.retried(Numbered(), ValueError("broken"), "Work", "DO", 1, 5)
+        else:
+            {"due": self.failures.tell_due, "end": self.failures.tell_all}[verb]()
+
+    def look(self, what: str) -> list[str]:
+        return [f"{count}{'!' * has_traceback}" for _, has_traceback, count in lines(self.caplog)]
 
 
-def test_the_first_failure_is_logged_at_once_with_its_traceback(
-    failures: FailureLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    fail(failures)
+SCENARIOS = {
+    "the first failure is logged at once with its traceback": "fail -> told 1!",
+    "equal failures within a second are told by the next one": (
+        "fail 1000 | +999.999999 | fail -> told 1! | +0.000001 | fail -> told 1! 1001!"
+    ),
+    "a failure after a quiet second is logged like the first": "fail | +1000 | fail -> told 1! 1!",
+    "failures of other types and errors are logged at once": "fail | fail 1 DO KeyError | fail 1 MORE -> told 1! 1! 1!",
+    "what no further failure tells is told once the second has passed": (
+        "fail 6 | +999.999999 | due -> told 1! | +0.000001 | due -> told 1! 5 | due -> told 1! 5"
+    ),
+    "the end tells all that is left": "fail 3 | fail 2 MORE | end -> told 1! 1! 2 1 | end -> told 1! 1! 2 1",
+    "equal attempts are told by the next one, and apart from failures": (
+        "retry | retry | retry | fail | +1000 | retry | retry | end -> told 1 1! 3 1"
+    ),
+}
 
-    assert lines(caplog) == [FIRST]
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture, script: str) -> None:
+    play(Stage(failures, clock, caplog), script)
 
 
-def test_equal_failures_within_a_second_are_told_by_the_next_one(
+def test_each_line_says_what_failed_and_how_often(
     failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fail(failures, 1000)
-    clock.now_ns += EVERY_NS - 1
-    fail(failures)
-    clock.now_ns += 1
-    fail(failures)
+    play(Stage(failures, clock, caplog), "fail 3 | +1000 | fail 2 | end | retry | retry | +1000 | retry | retry | end")
 
-    told = "central: handling <Numbered Work.DO> failed, and 1000 more events like it since the last line"
-    assert lines(caplog) == [FIRST, (told, True, 1001)]
-
-
-def test_a_failure_after_a_quiet_second_is_logged_like_the_first(
-    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    fail(failures)
-    clock.now_ns += EVERY_NS
-    fail(failures)
-
-    assert lines(caplog) == [FIRST, FIRST]
-
-
-def test_failures_of_other_types_and_errors_are_logged_at_once(
-    failures: FailureLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    fail(failures)
-    fail(failures, error=KeyError("other error"))
-    fail(failures, event_type="MORE")
-
-    assert [count for _, _, count in lines(caplog)] == [1, 1, 1]
-
-
-def test_what_no_further_failure_tells_is_told_once_the_second_has_passed(
-    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    fail(failures, 6)
-    clock.now_ns += EVERY_NS - 1
-    failures.tell_due()
-    assert lines(caplog) == [FIRST]
-
-    clock.now_ns += 1
-    failures.tell_due()
-    failures.tell_due()
-
-    assert lines(caplog)[1:] == [("central: handling 5 more events of type Work.DO failed with ValueError", False, 5)]
-
-
-def test_the_end_tells_all_that_is_left(failures: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
-    fail(failures, 3)
-    fail(failures, 2, event_type="MORE")
-
-    failures.tell_all()
-    failures.tell_all()
-
-    assert [count for _, _, count in lines(caplog)] == [1, 1, 2, 1]
+    event, attempt = (
+        "<Numbered Work.DO>",
+        "central: attempt 1 of 5 of <Numbered Work.DO> failed, and is followed by another",
+    )
+    assert [message for message, _, _ in lines(caplog)] == [
+        f"central: handling {event} failed",
+        f"central: handling {event} failed, and 2 more events like it since the last line",
+        "central: handling 1 more event of type Work.DO failed with ValueError",
+        f"{attempt}: ValueError: broken",
+        f"{attempt}, as 1 more attempt since the last line: ValueError: broken",
+        "central: 1 more attempt at events of type Work.DO failed with ValueError",
+    ]
 
 
 def test_many_kinds_of_failures_are_not_kept(failures: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
@@ -220,29 +217,6 @@ def test_a_flood_of_attempts_is_a_few_lines_whose_counts_add_up(make: Make, capl
     assert failures[0].__dict__["attempt"] == 3
 
 
-def test_equal_attempts_are_told_by_the_next_one_and_apart_from_failures(
-    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    def retry() -> None:
-        failures.retried(Numbered(), ValueError("broken"), "Work", "DO", 1, 5)
-
-    for _ in range(3):
-        retry()
-    fail(failures)
-    clock.now_ns += EVERY_NS
-    retry()
-    retry()
-    failures.tell_all()
-
-    line = "central: attempt 1 of 5 of <Numbered Work.DO> failed, and is followed by another"
-    assert lines(caplog) == [
-        (f"{line}: ValueError: broken", False, 1),
-        FIRST,
-        (f"{line}, as 2 more attempts since the last line: ValueError: broken", False, 3),
-        ("central: 1 more attempt at events of type Work.DO failed with ValueError", False, 1),
-    ]
-
-
 def test_a_failed_event_has_fields(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = make(name="mine")
     dispatcher.register(Work, failing)
@@ -273,8 +247,7 @@ def test_a_slow_handler_has_fields(make: Make, gate: Gate, caplog: pytest.LogCap
     timers = ManualClock()
     dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001), name="mine", time_service=timers)
     dispatcher.register(Work, gate)
-    dispatcher.post(OfEntity("job_1"))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, OfEntity("job_1"))
 
     until(lambda: timers.advance(1000) or caplog.records, "the warning")
     gate.opened.set()
