@@ -178,6 +178,7 @@ def collector() -> Iterator[None]:
         gc.set_threshold(*thresholds)
         gc.callbacks[:] = [each for each in gc.callbacks if not isinstance(each, Freezer)]
         gc.unfreeze()
+        gc.freeze()  # as after the collection of the tests: collections have less to look at
 
 
 @pytest.fixture(scope="session", autouse=True)

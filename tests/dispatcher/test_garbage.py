@@ -24,6 +24,7 @@ def restored() -> Iterator[None]:
     yield
     gc.callbacks[:] = [each for each in gc.callbacks if not isinstance(each, Freezer)]
     gc.unfreeze()
+    gc.freeze()
 
 
 class Node:

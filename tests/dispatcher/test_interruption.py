@@ -220,11 +220,3 @@ def test_a_clean_up_that_hangs_does_not_hold_up_the_end(start: Start) -> None:
     command.process.wait(TIMEOUT_S)
 
     assert command.outcome() == (130, "", LINE)
-
-
-def test_the_command_is_a_module_too() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dispatcher", "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
-    )
-
-    assert done.stdout.startswith("dispatcher ")
