@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,17 +14,11 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Retry
 from dispatcher.queue.flags import ABANDONED
 
 from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
-from ..kit.coroutines import Keyed, Latched, running_loop
+from ..kit.coroutines import Keyed, Latched
 
 Make = Callable[..., AsyncDispatcher]
 
 VARIABLE = contextvars.ContextVar("a variable of the user's", default="nothing")
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    with running_loop() as loop:
-        yield loop
 
 
 def post(dispatcher: AsyncDispatcher, count: int, key: Any = "one") -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, Journal
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 
 from ..kit import TIMEOUT_S, Other, Work, until
-from ..kit.coroutines import Keyed, Latched, running_loop
+from ..kit.coroutines import Keyed, Latched
 
 
 @dataclass
@@ -34,9 +33,8 @@ class Plain:
 
 
 @pytest.fixture
-def handler() -> Iterator[Latched]:
-    with running_loop() as loop:
-        yield Latched(loop)
+def handler(loop: asyncio.AbstractEventLoop) -> Latched:
+    return Latched(loop)
 
 
 def write_ahead(path: Path, handler: Latched, **options: Any) -> AsyncDispatcher:
@@ -51,7 +49,7 @@ def test_a_row_is_written_once_the_coroutine_has_ended(tmp_path: Path, handler: 
     dispatcher.register(Work, handler)
     with dispatcher:
         for number in range(3):
-            dispatcher.event_handler.handle(Keyed(number, key=number))
+            dispatcher.post(Keyed(number, key=number))
         handler.await_begun(0, 1, 2)
         handler.end(1, error=LookupError("lost"))
         until(lambda: dispatcher.stats().failed == 1)
@@ -81,8 +79,8 @@ def test_plain_events_between_have_rows_and_transitions_of_their_own(tmp_path: P
     dispatcher.register(Other, make_a_transition)
     with dispatcher:
         for number in range(3):
-            dispatcher.event_handler.handle(Keyed(number, key=number))
-            dispatcher.event_handler.handle(Plain(Other.DO, number))
+            dispatcher.post(Keyed(number, key=number))
+            dispatcher.post(Plain(Other.DO, number))
         handler.end(0, 1, 2)
 
     of = {row["seq"]: row["event_class"] for row in read_rows(tmp_path, EVENTS)}
@@ -107,8 +105,8 @@ def test_a_coroutine_that_ends_while_a_handler_yields_gets_a_row_after_that_hand
     dispatcher.register(Work, handler)
     dispatcher.register(Other, yield_to_mail)
     with dispatcher:
-        dispatcher.event_handler.handle(Keyed(0))
-        dispatcher.event_handler.handle(Plain(Other.DO))
+        dispatcher.post(Keyed(0))
+        dispatcher.post(Plain(Other.DO))
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert [row["event_class"] for row in read_rows(tmp_path, EVENTS)] == ["Other", "Work"]
@@ -123,7 +121,7 @@ def test_rows_are_flushed_while_the_dispatcher_is_at_its_capacity(tmp_path: Path
     dispatcher.register(Work, aio.AsyncioHandler(handler, loop=handler.loop, capacity=1))
     with dispatcher:
         for number in range(4):
-            dispatcher.event_handler.handle(Keyed(number, key=number))
+            dispatcher.post(Keyed(number, key=number))
         handler.end(0, 1)
         handler.await_begun(2)
         until(lambda: journal.log.frames and not journal.rows)
@@ -136,7 +134,7 @@ def test_an_event_is_outstanding_until_its_coroutine_has_ended(tmp_path: Path, h
     dispatcher = write_ahead(tmp_path, handler)
     with dispatcher:
         for number in range(2):
-            assert dispatcher.event_handler.handle(Job(Work.DO, number, lock_key=number))
+            assert dispatcher.post(Job(Work.DO, number, lock_key=number))
         handler.await_begun(0, 1)
         handler.end(0)
         until(lambda: dispatcher.stats().journal_outstanding == 1)
@@ -146,10 +144,9 @@ def test_an_event_is_outstanding_until_its_coroutine_has_ended(tmp_path: Path, h
 
 def test_events_that_a_stop_gave_up_on_are_redelivered(tmp_path: Path, handler: Latched) -> None:
     dispatcher = write_ahead(tmp_path, handler, drain_timeout_s=0.02)
-    dispatcher.init()
     dispatcher.start()
     for number, key in enumerate("aba"):
-        assert dispatcher.event_handler.handle(Job(Work.DO, number, lock_key=ord(key)))
+        assert dispatcher.post(Job(Work.DO, number, lock_key=ord(key)))
     handler.await_begun(0, 1)
     dispatcher.stop()
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)

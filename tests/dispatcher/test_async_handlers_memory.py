@@ -38,15 +38,9 @@ def only_references_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    with running_loop() as loop:
-        yield loop
-
-
 def post_watched(dispatcher: AsyncDispatcher, number: int = 0, key: Any = None) -> weakref.ref[Watched]:
     event = Watched(number, key)
-    assert dispatcher.event_handler.handle(event)
+    assert dispatcher.post(event)
     return weakref.ref(event)
 
 

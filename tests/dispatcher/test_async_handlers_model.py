@@ -76,7 +76,7 @@ def test_accounts_and_the_order_of_each_key(
         # Each producer has keys of its own: across producers there is no order.
         for number, (key, _, _) in enumerate(plan):
             if key % producers == first:
-                assert dispatcher.event_handler.handle(Keyed(number, key=key))
+                assert dispatcher.post(Keyed(number, key=key))
 
     with dispatcher:
         threads = [threading.Thread(target=produce, args=(first,)) for first in range(producers)]

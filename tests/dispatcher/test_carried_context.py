@@ -29,7 +29,7 @@ from dispatcher.journal import recover
 from dispatcher.mailbox import ManualClock
 
 from ..kit import TIMEOUT_S, Gate
-from ..kit.coroutines import running_loop
+from ..kit.dispatchers import hold
 from .journal.conftest import Job, Posted, after_a_crash
 
 REQUEST: ContextVar[str] = ContextVar("event", default="-")  # a name that the journal's lines have as well
@@ -77,37 +77,45 @@ def seen_from(crashed: Path, **options: Any) -> Seen:
     return seen
 
 
+@pytest.fixture
+def crash(tmp_path: Path, gate: Gate) -> Callable[..., Path]:
+    """Runs `act` on a dispatcher whose handler is held, by default a post, and copies what a crash then leaves."""
+
+    def crash(act: Callable[[Any], Any] = lambda each: within(lambda: each.post(job(1))), **options: Any) -> Path:
+        with running(tmp_path / "journal", gate.handle, **options) as dispatcher:
+            act(dispatcher)
+            crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+            gate.opened.set()
+        return crashed
+
+    return crash
+
+
 CARRIED = ("request 7", 'trace "7",\n"event":', "-")
 
 
-def test_values_come_back_with_an_event_after_a_crash_however_it_was_posted(tmp_path: Path, gate: Gate) -> None:
-    with running(tmp_path / "journal", gate.handle) as dispatcher:
-        dispatcher.post(job(0))
-        assert gate.entered.wait(TIMEOUT_S)
+def test_values_come_back_with_an_event_after_a_crash_however_it_was_posted(
+    crash: Callable[..., Path], gate: Gate
+) -> None:
+    def post(dispatcher: AsyncDispatcher) -> None:
+        hold(dispatcher, gate, job(0))
         within(lambda: dispatcher.post(job(1)))
         within(lambda: dispatcher.post_nowait(job(2)))
         within(lambda: dispatcher.post_later(job(3)).result(TIMEOUT_S))
-        asked = within(lambda: dispatcher.ask(job(4)))
+        within(lambda: dispatcher.ask(job(4)))
         within(lambda: asyncio.run(aio.post(dispatcher, job(5))))
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
-        asked.result(TIMEOUT_S)
 
-    assert seen_from(crashed) == [(0, "-", "-", "-"), *((number, *CARRIED) for number in range(1, 6))]
+    assert seen_from(crash(post)) == [(0, "-", "-", "-"), *((number, *CARRIED) for number in range(1, 6))]
 
 
-def test_coroutines_see_them_after_a_crash(tmp_path: Path, gate: Gate) -> None:
-    with running(tmp_path / "journal", gate.handle) as dispatcher:
-        within(lambda: dispatcher.post(job(1)))
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
+def test_coroutines_see_them_after_a_crash(crash: Callable[..., Path], loop: asyncio.AbstractEventLoop) -> None:
     seen: list[str] = []
 
     async def handle(event: Posted) -> None:
         await asyncio.sleep(0)
         seen.append(REQUEST.get())
 
-    with running_loop() as loop, running(crashed, handle, loop=loop) as dispatcher:
+    with running(crash(), handle, loop=loop) as dispatcher:
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert seen == ["request 7"]
@@ -129,16 +137,15 @@ def test_a_scheduled_post_carries_them_over_a_restart(tmp_path: Path) -> None:
     assert sorted(seen_from(again, time_service=clock)) == sorted(seen)
 
 
-def test_the_firing_of_a_key_carries_them(tmp_path: Path, gate: Gate) -> None:
+def test_the_firing_of_a_key_carries_them(crash: Callable[..., Path], gate: Gate) -> None:
     clock = ManualClock(NOON_MS)
-    with running(tmp_path / "journal", gate.handle, time_service=clock) as dispatcher:
+
+    def fire(dispatcher: AsyncDispatcher) -> None:
         within(lambda: dispatcher.post_every(10, job(1), key="rhythm"))
         clock.advance(10_000)
         assert gate.entered.wait(TIMEOUT_S)
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
 
-    assert seen_from(crashed, time_service=clock) == [(1, *CARRIED)]
+    assert seen_from(crash(fire, time_service=clock), time_service=clock) == [(1, *CARRIED)]
 
 
 def test_attempts_carry_them_over_restarts(tmp_path: Path) -> None:
@@ -216,35 +223,25 @@ def test_partitions_carry_them_to_other_partitions(tmp_path: Path, gate: Gate) -
     assert seen == [(1, "request 7", "-", "-")]
 
 
-def test_without_context_nothing_is_stored(tmp_path: Path, gate: Gate) -> None:
-    with running(tmp_path / "journal", gate.handle, context=False) as dispatcher:
-        within(lambda: dispatcher.post(job(1)))
-        [line] = recover(after_a_crash(tmp_path / "journal", tmp_path / "crashed")).accepted
-        gate.opened.set()
+def test_without_context_nothing_is_stored(crash: Callable[..., Path]) -> None:
+    [line] = recover(crash(context=False)).accepted
 
     assert b"request 7" not in line.line
 
 
-def test_a_dispatcher_that_does_not_carry_reads_the_events_of_one_that_does(tmp_path: Path, gate: Gate) -> None:
-    with running(tmp_path / "journal", gate.handle) as dispatcher:
-        within(lambda: dispatcher.post(job(1)))
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
-
-    assert seen_from(crashed, carry=()) == [(1, "-", "-", "-")]
+def test_a_dispatcher_that_does_not_carry_reads_the_events_of_one_that_does(crash: Callable[..., Path]) -> None:
+    assert seen_from(crash(), carry=()) == [(1, "-", "-", "-")]
 
 
 @pytest.mark.parametrize(("value", "what"), [("x" * 1025, "a str of 1,025 characters"), (7, "of the type int")])
 def test_a_value_that_is_no_short_str_is_left_out_and_told_of_once(
-    tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture, value: Any, what: str
+    crash: Callable[..., Path], caplog: pytest.LogCaptureFixture, value: Any, what: str
 ) -> None:
-    with running(tmp_path / "journal", gate.handle) as dispatcher:
+    def post(dispatcher: AsyncDispatcher) -> None:
         for number in (1, 2):
             assert within(lambda number=number: dispatcher.post(job(number)), trace=value)
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
 
-    assert seen_from(crashed) == [(1, "request 7", "-", "-"), (2, "request 7", "-", "-")]
+    assert seen_from(crash(post)) == [(1, "request 7", "-", "-"), (2, "request 7", "-", "-")]
     assert [record.getMessage() for record in caplog.records if "carry" in record.getMessage()] == [
         f"AsyncDispatcher: the journal doesn't carry trace, which is {what}; it carries a str of up to 1024 characters"
     ]
@@ -280,7 +277,9 @@ def lines() -> Iterator[Lines]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_log_lines_of_failures_and_what_they_call_see_the_context_of_the_post(lines: Lines, kind: str) -> None:
+def test_log_lines_of_failures_and_what_they_call_see_the_context_of_the_post(
+    lines: Lines, loop: asyncio.AbstractEventLoop, kind: str
+) -> None:
     died: list[str] = []
     asked: list[str] = []
 
@@ -295,12 +294,11 @@ def test_log_lines_of_failures_and_what_they_call_see_the_context_of_the_post(li
         await asyncio.sleep(0)
         fail(event)
 
-    with running_loop() as loop:
-        dispatcher = AsyncDispatcher(loop=loop, dead_letters=lambda letter: died.append(REQUEST.get()))
-        dispatcher.register(Job, fail if kind == "plain" else fail_later, context=True, on_error=decide)
-        with dispatcher:
-            within(lambda: dispatcher.post(job(1)))
-            assert dispatcher.await_drained(TIMEOUT_S)
+    dispatcher = AsyncDispatcher(loop=loop, dead_letters=lambda letter: died.append(REQUEST.get()))
+    dispatcher.register(Job, fail if kind == "plain" else fail_later, context=True, on_error=decide)
+    with dispatcher:
+        within(lambda: dispatcher.post(job(1)))
+        assert dispatcher.await_drained(TIMEOUT_S)
 
     assert lines.requests == [("WARNING", "request 7"), ("ERROR", "request 7")]
     assert asked == ["request 7", "request 7"]

@@ -23,6 +23,7 @@ from dispatcher import (
 )
 
 from ..kit import TIMEOUT_S, Gate
+from ..kit.dispatchers import hold
 from .cli.letters import (
     WAIT_S,
     Order,
@@ -179,8 +180,7 @@ def test_letters_that_find_no_room_are_left(folder: Path, gate: Gate) -> None:
     dispatcher = AsyncDispatcher(config)
     dispatcher.register(Order, gate.handle, events=OrderEvent)
     with dispatcher:
-        dispatcher.post(OrderEvent(Order.PLACED, "first"))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate, OrderEvent(Order.PLACED, "first"))
 
         done = DeadLetters(folder).redeliver(dispatcher)
         gate.opened.set()

@@ -36,7 +36,7 @@ def test_each_event_makes_a_row_with_its_outcome(tmp_path: Path) -> None:
     dispatcher.register(Work, handle)
     with dispatcher:
         for event in (About(Work.DO), Numbered(type=Work.MORE), Event(Other.DO)):
-            dispatcher.event_handler.handle(event)
+            dispatcher.post(event)
 
     rows = list(read_rows(tmp_path, EVENTS))
     assert [(row["seq"], row["event_class"], row["event_type"], row["outcome"]) for row in rows] == [
@@ -61,7 +61,7 @@ def test_in_virtual_time_the_times_are_the_clocks_and_only_the_durations_real(tm
     dispatcher = AsyncDispatcher(journal=JournalWriter(tmp_path), clock_ns=clock.current_time_ns)
     dispatcher.register(Work, lambda _: None)
     with dispatcher:
-        dispatcher.event_handler.handle(Numbered())
+        dispatcher.post(Numbered())
 
     (row,) = read_rows(tmp_path, EVENTS)
     assert row["enqueued_at"] == row["started_at"] == row["finished_at"] == 7_000_000
@@ -73,7 +73,7 @@ def test_an_idle_dispatcher_has_flushed_what_it_handled(tmp_path: Path) -> None:
     dispatcher = AsyncDispatcher(journal=JournalWriter(tmp_path))
     dispatcher.register(Work, lambda _: None)
     with dispatcher:
-        dispatcher.event_handler.handle(Numbered())
+        dispatcher.post(Numbered())
         until(lambda: list(read_rows(tmp_path, EVENTS)), "the row in the open segment")
 
 
@@ -88,9 +88,8 @@ def test_a_journal_that_cannot_be_written_fails_the_dispatcher_with_a_clear_caus
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(segments.os, "write", disk_full)
-    dispatcher.init()
     dispatcher.start()
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert dispatcher.state is ServiceState.STOPPED
@@ -107,7 +106,7 @@ def test_a_journal_has_one_dispatcher(tmp_path: Path) -> None:
     with pytest.raises(JournalError) as raised:
         AsyncDispatcher(name="second", journal=writer)
     with first:
-        first.event_handler.handle(Numbered())
+        first.post(Numbered())
 
     assert str(raised.value) == (
         f"{tmp_path}: this JournalWriter belongs to the dispatcher first, so second cannot use it. Open one for each "

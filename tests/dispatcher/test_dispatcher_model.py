@@ -114,7 +114,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             elif action == "raise":
                 raise ValueError(event.number)
             else:
-                self.answers.append(self.dispatcher.event_handler.handle(action))
+                self.answers.append(self.dispatcher.post(action))
         return event.number
 
     def _second(self, event: Task) -> int:
@@ -232,7 +232,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         return Task(type, self.numbers, actions)
 
     def post(self, event: Task) -> None:
-        was_accepted = self.dispatcher.event_handler.handle(event)
+        was_accepted = self.dispatcher.post(event)
 
         assert was_accepted == self.model_post(event, inside=False)
         self.catch_up()

@@ -81,7 +81,7 @@ class Peer:
             raise self._random.choice((ValueError, IndexError, SystemExit, KeyboardInterrupt))(event)
         if kind == "post":
             for _ in range(self._random.randrange(1, 4) if event.depth < DEPTH else 0):
-                self.accepted_inside += self.dispatcher.event_handler.handle(Load(event.producer, 0, event.depth + 1))
+                self.accepted_inside += self.dispatcher.post(Load(event.producer, 0, event.depth + 1))
         if kind == "kill" and self.may_kill.is_set():
             self._random.choice(self.peers).kill()
         if kind == "stop" and self.may_stop.is_set():
@@ -161,7 +161,7 @@ def test_many_events_and_all_that_can_go_wrong_leave_the_accounts_balanced(seed:
     producers = [threading.Thread(target=produce, args=(producer,), daemon=True) for producer in range(PRODUCERS)]
     for thread in producers:
         thread.start()
-    hangs = [peer.dispatcher.event_handler.handle(Load(0, 0, type=Other.DO)) for peer in peers]
+    hangs = [peer.dispatcher.post(Load(0, 0, type=Other.DO)) for peer in peers]
     for peer in peers:
         peer.hung.wait(0.01)
         peer.let_go.set()

@@ -248,15 +248,13 @@ def test_the_accounts_of_hostile_events_balance_in_every_configuration(
         dispatcher.register(Held, gate)
         with dispatcher:
             if waits:  # so that all are queued at once
-                accepted += dispatcher.event_handler.handle(HeldEvent())
+                accepted += dispatcher.post(HeldEvent())
                 assert gate.entered.wait(TIMEOUT_S)
             else:
                 gate.opened.set()
             for each in events:
                 with suppress(BaseException):  # raised by a key: the event was not accepted
-                    answer = dispatcher.event_handler.handle(
-                        Hostile({method: VALUES[fault] for method, fault in each.items()})
-                    )
+                    answer = dispatcher.post(Hostile({method: VALUES[fault] for method, fault in each.items()}))
                     accepted, refused = accepted + answer, refused + (not answer)
             assert "dispatcher_event_queue_size" in show(registry)
             dispatcher.queue_contents()
@@ -316,8 +314,7 @@ def test_an_event_that_cannot_be_looked_at_fails_alone(
     dispatcher = make(DispatcherConfig(measure_times=measure_times, queue_capacity=capacity), handler=fail)
 
     answers = [
-        dispatcher.event_handler.handle(event)
-        for event in (Numbered(1), Hostile(fault), Numbered(2), Hostile(fault), Numbered(3))
+        dispatcher.post(event) for event in (Numbered(1), Hostile(fault), Numbered(2), Hostile(fault), Numbered(3))
     ]
 
     assert answers == [True] * 5
@@ -342,10 +339,9 @@ def test_a_stop_that_gives_up_says_so_whatever_the_event_and_the_log_raise(
     fault = NAMED[name]
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.01), name="stopped")
     dispatcher.register(Work, gate)
-    dispatcher.init()
     dispatcher.start()
     first = {name: error for name, error in fault.items() if name != "type"}  # it has to get to its handler
-    accepted = [dispatcher.event_handler.handle(Hostile(each)) for each in (first, fault, fault)]
+    accepted = [dispatcher.post(Hostile(each)) for each in (first, fault, fault)]
     assert gate.entered.wait(TIMEOUT_S)
 
     with hostile_logging(loud):
@@ -378,8 +374,8 @@ def test_the_journal_keeps_the_row_of_an_event_with_an_odd_entity(tmp_path: Path
     dispatcher = AsyncDispatcher(journal=journal)
     dispatcher.register(Work, lambda _: None)
     with dispatcher:
-        assert dispatcher.event_handler.handle(Hostile({"entity": entity}))
-        assert dispatcher.event_handler.handle(Hostile({}))
+        assert dispatcher.post(Hostile({"entity": entity}))
+        assert dispatcher.post(Hostile({}))
 
     rows = list(read_rows(tmp_path / "journal", EVENTS))
     assert [row["outcome"] for row in rows] == ["handled", "handled"]
@@ -404,7 +400,7 @@ def test_the_journal_keeps_the_error_of_a_handler_that_cannot_be_encoded(tmp_pat
     dispatcher = AsyncDispatcher(journal=journal)
     dispatcher.register(Work, fail)
     with dispatcher:
-        assert dispatcher.event_handler.handle(Hostile({"type": Work.MORE}))
+        assert dispatcher.post(Hostile({"type": Work.MORE}))
 
     [row] = read_rows(tmp_path / "journal", EVENTS)
     assert row["error"] == "FileNotFoundError: no file \\udc80"

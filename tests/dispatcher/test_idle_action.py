@@ -32,7 +32,7 @@ class Simulation:
             return False
         self.left -= 1
         if self.left % 3:
-            self.dispatcher.event_handler.handle(Event(Step.NEXT))
+            self.dispatcher.post(Event(Step.NEXT))
             assert self.dispatcher.has_work()
         return True
 

@@ -136,7 +136,6 @@ class Daemon:
     def run(self) -> None:
         """Post, drain, post again and stop; compare all accounts."""
         dispatcher, post = self.dispatcher, self.dispatcher.event_handler.handle
-        dispatcher.init()
         dispatcher.start()
         for number in range(MANY):
             assert post(InCoroutine(Other.DO, number) if number % 50 == 1 else Posted(Work.DO, number))
@@ -196,7 +195,7 @@ def test_a_dispatcher_without_a_handler_thread_fails_to_start_and_accepts_nothin
         daemon.dispatcher.start()
 
     assert daemon.dispatcher.is_stopped()
-    assert not daemon.dispatcher.event_handler.handle(Posted(Work.DO, 1))
+    assert not daemon.dispatcher.post(Posted(Work.DO, 1))
     assert daemon.timers.shutdown(TIMEOUT_S)
 
 

@@ -137,12 +137,12 @@ def test_only_a_dispatcher_that_logs_events_ahead_pauses(
 
     def post_more() -> None:
         for number in numbers:
-            dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+            dispatcher.post(Plain(Job.STARTED, number))
 
     sleeps.during = post_more
 
     with dispatcher:
-        dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
+        dispatcher.post(Plain(Job.STARTED, 0))
         until(lambda: len(handled) == (5 if pauses else 1), "the events")
         assert dispatcher.await_drained(TIMEOUT_S)
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher, aio
 from dispatcher.mailbox import ManualClock
-from dispatcher.queue.flags import DRAINING
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, until
 from ..kit.coroutines import Keyed, Latched, running_loop
+from ..kit.dispatchers import stopping
 from .journal.conftest import Job, Posted
 
 REQUEST: ContextVar[Any] = ContextVar("the request that is served", default=None)
@@ -151,7 +151,6 @@ def test_a_failing_handler_of_a_class_with_contexts_follows_its_policy() -> None
 
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, fail, on_error="stop", context=True)
-    dispatcher.init()
     dispatcher.start()
     within("request", lambda: dispatcher.post(Numbered()))
 
@@ -205,11 +204,8 @@ def test_a_logged_event_has_the_context_of_its_post_and_none_once_it_is_redelive
         dispatcher.mailbox_executor.execute(lambda: (blocked.set(), opened.wait(TIMEOUT_S)))
         assert blocked.wait(TIMEOUT_S)
         within("lost", lambda: dispatcher.post(Posted(Job.STARTED, 2)))
-        stopping = threading.Thread(target=dispatcher.stop)
-        stopping.start()
-        until(lambda: dispatcher.core.queue.phase > DRAINING)
-        opened.set()
-        stopping.join(TIMEOUT_S)
+        with stopping(dispatcher):
+            opened.set()
     assert seen.requests == {0: "post", 1: "post_later"}
 
     with write_ahead(tmp_path, handler_of(seen, loop, kind), **options) as again:
@@ -284,11 +280,8 @@ def test_the_handler_of_an_event_that_a_coroutine_posted_is_no_part_of_that_coro
     with first, second:
         first.post(Keyed(0))
         handler.await_begun(0)
-        stopping = threading.Thread(target=first.stop)
-        stopping.start()
-        until(lambda: first.core.queue.phase >= DRAINING)
-        handler.end(0)
-        stopping.join(TIMEOUT_S)
+        with stopping(first):
+            handler.end(0)
 
     assert answers == [False]
     assert_accounts_balance(first, accepted=1)

@@ -30,7 +30,8 @@ from dispatcher import (
 )
 from dispatcher.testing import InlineDispatcher, ManualClock
 
-from ..kit import TIMEOUT_S, Numbered, Work
+from ..kit import TIMEOUT_S, Work
+from ..kit.dispatchers import hold
 
 
 class JobType(Enum):
@@ -74,7 +75,7 @@ def test_each_gets_the_events_that_are_posted_through_its_scope(dispatcher: Any)
     assert a.dispatcher.post(ADD)
     assert b.dispatcher.post_nowait(ADD)
     assert b.dispatcher.post_later(ADD).result(TIMEOUT_S)
-    assert b.dispatcher.event_handler.handle(ADD)
+    assert b.dispatcher.post(ADD)
     answers = [each.dispatcher.ask(ADD).result(TIMEOUT_S) for each in (a, b, whole)]
 
     assert answers == [2, 4, 1]
@@ -139,7 +140,6 @@ def test_coroutines_get_the_event_itself_and_keep_the_order_of_its_key(key: Any)
             dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
             scope = dispatcher.scope("a")
             scope.register(JobType, handle if key is None else aio.AsyncioHandler(handle, key=key))
-            dispatcher.init()
             dispatcher.start()
             assert await aio.post(scope, Job(JobType.ADD, "x", lock_key="k"))
             assert await aio.ask(scope, Job(JobType.ADD, "x", lock_key="k")) == "x"
@@ -160,7 +160,6 @@ def test_the_cost_of_a_rate_gets_the_event_itself() -> None:
             dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
             rate = aio.RateLimit(1000, cost=lambda event: costed.append(event) or 1.0)
             dispatcher.scope("a").register(JobType, aio.AsyncioHandler(handle, rate=rate))
-            dispatcher.init()
             dispatcher.start()
             answer = await aio.ask(dispatcher.scope("a"), ADD)
             await aio.stop(dispatcher)
@@ -174,8 +173,7 @@ def test_events_of_a_scope_supersede_its_own_only(gate: Any) -> None:
     with AsyncDispatcher() as dispatcher:
         dispatcher.register(Work, gate)
         a, b = (Batcher(dispatcher.scope(name), coalesce_by=lambda job: job.entity) for name in "ab")
-        dispatcher.post(Numbered())
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate)
         older, newer, other = Job(JobType.ADD, "x"), Job(JobType.ADD, "x"), Job(JobType.ADD, "x")
         assert [a.dispatcher.post(older), a.dispatcher.post(newer), b.dispatcher.post(other)] == [True] * 3
         gate.opened.set()

@@ -96,8 +96,8 @@ class Room:
     def post(self, *entities: str) -> None:
         """An event for a coroutine, then a plain one, for each."""
         for entity in entities:
-            self.dispatcher.event_handler.handle(Event(Work.DO, entity))
-            self.dispatcher.event_handler.handle(Event(Plain.RUN, f"plain_{entity}"))
+            self.dispatcher.post(Event(Work.DO, entity))
+            self.dispatcher.post(Event(Plain.RUN, f"plain_{entity}"))
 
     def recorded(self) -> list[tuple[str, str]]:
         """The entities of each transition's event and of its machine."""
@@ -199,7 +199,7 @@ async def by_a_plain_handler_of_another_dispatcher(room: Room) -> None:
                 room.loop.call_soon_threadsafe(failed.set_exception, error)
 
         other.register(Plain, take)
-        other.event_handler.handle(Event(Plain.RUN, "lost"))
+        other.post(Event(Plain.RUN, "lost"))
         await failed
 
 
@@ -294,7 +294,7 @@ def test_mail_from_outside_is_no_event_and_has_a_row_of_its_own(room: Room) -> N
     lamp = room.lamp("a")
     with room.running() as dispatcher:
         room.post()
-        dispatcher.event_handler.handle(Event(Plain.RUN, "b"))
+        dispatcher.post(Event(Plain.RUN, "b"))
         assert dispatcher.await_drained(TIMEOUT_S)
 
         def twice() -> None:
@@ -302,7 +302,7 @@ def test_mail_from_outside_is_no_event_and_has_a_row_of_its_own(room: Room) -> N
                 lamp.take(Event(Plain.RUN, "a"))
 
         dispatcher.mailbox_executor.submit(twice, "switch %s", "a").result(TIMEOUT_S)
-        dispatcher.event_handler.handle(Event(Plain.RUN, "b"))
+        dispatcher.post(Event(Plain.RUN, "b"))
 
     assert room.recorded() == [("b", "b"), ("(mail)", "a"), ("(mail)", "a"), ("b", "b")]
     assert [row.get("payload") for row in read_rows(room.path, EVENTS)] == [None, '{"mail":"switch a"}', None]
@@ -323,7 +323,7 @@ def test_mail_to_which_a_handler_yields_is_no_part_of_its_event(room: Room) -> N
 
     room.dispatcher.register(Yielding, yield_to_mail)
     with room.running() as dispatcher:
-        dispatcher.event_handler.handle(Event(Yielding.NOW, "own"))
+        dispatcher.post(Event(Yielding.NOW, "own"))
 
     assert isinstance(raised[0], NoEventInHandError)
     assert room.recorded() == [("own", "own")]

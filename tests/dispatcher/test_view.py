@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, EventDispatcher, ServiceState, dispatchers
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Work
+from ..kit.dispatchers import hold, stopping
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -37,8 +37,7 @@ def test_dispatchers_are_listed_by_name_while_they_are_referred_to() -> None:
 
 def test_a_running_event_is_shown_with_its_type_entity_and_stack(make: Make, gate: Gate) -> None:
     dispatcher = make(name="central", handler=gate)
-    dispatcher.event_handler.handle(OfEntity("app_17"))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, OfEntity("app_17"))
 
     running, stack = dispatcher.view.running(), dispatcher.view.stack()
 
@@ -113,12 +112,9 @@ def test_a_full_queue_and_a_drain_are_seen(make: Make, gate: Gate) -> None:
     post(Numbered())
     post(Numbered())
     full = view.full_since_s()
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    while not view.is_draining():
-        assert stopping.is_alive()
-    gate.opened.set()
-    stopping.join(TIMEOUT_S)
+    with stopping(dispatcher):
+        assert view.is_draining()
+        gate.opened.set()
 
     assert before is None
     assert full is not None

@@ -122,7 +122,6 @@ class Daemon:
 
     def __enter__(self) -> Daemon:
         for service in self._services:
-            service.init()
             service.start()
         self._in_cluster(lambda cluster: cluster.add_node(NodeSpec("n1", SIZE)))
         return self
@@ -162,7 +161,7 @@ class Daemon:
     @staticmethod
     def post(dispatcher: AsyncDispatcher, *types: Job) -> None:
         for each in types:
-            dispatcher.event_handler.handle(JobEvent(each))
+            dispatcher.post(JobEvent(each))
 
     def _handle(self, event: JobEvent) -> None:
         self._wait(event)

@@ -49,7 +49,7 @@ def test_a_failed_event_is_recorded_with_its_type_entity_error_and_frames(make: 
         raise KeyError(event.entity)
 
     dispatcher = make(handler=handle)
-    dispatcher.event_handler.handle(OfEntity("app_17"))
+    dispatcher.post(OfEntity("app_17"))
     assert dispatcher.await_drained(TIMEOUT_S)
 
     (record,) = dispatcher.view.failures()
@@ -65,7 +65,7 @@ def test_an_event_without_a_handler_is_recorded(make: Make) -> None:
     dispatcher = make(handler=lambda event: None)
     event = Numbered()
     event.type = Unknown.KIND  # type: ignore[assignment]
-    dispatcher.event_handler.handle(event)
+    dispatcher.post(event)
     assert dispatcher.await_drained(TIMEOUT_S)
 
     (record,) = dispatcher.view.failures()
@@ -179,8 +179,8 @@ def test_nothing_of_the_event_or_the_error_is_kept_alive(make: Make, caplog: pyt
         raise error
 
     dispatcher = make(handler=handle)
-    dispatcher.event_handler.handle(OfEntity(Entity()))
-    dispatcher.event_handler.handle(OfEntity(Entity()))
+    dispatcher.post(OfEntity(Entity()))
+    dispatcher.post(OfEntity(Entity()))
     assert dispatcher.await_drained(TIMEOUT_S)
     dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)  # so the thread has left the batch
     gc.collect()
@@ -196,7 +196,7 @@ def test_failures_of_a_flood_are_counted_where_they_are_counted(make: Make) -> N
 
     dispatcher = make(handler=handle)
     for number in range(500):
-        dispatcher.event_handler.handle(Numbered(number, type=Work.MORE))
+        dispatcher.post(Numbered(number, type=Work.MORE))
     assert dispatcher.await_drained(TIMEOUT_S)
 
     records = dispatcher.view.failures()

@@ -20,6 +20,7 @@ from dispatcher.routes import Route
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, until
+from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -79,7 +80,7 @@ def test_a_long_handler_is_logged_once_with_its_event_and_stack(
 ) -> None:
     config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S, measure_times=measure_times)
     dispatcher = make(config, name="central", handler=turns.handle_slowly, time_service=clock)
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
     enter_long(dispatcher, turns)
 
     with caplog.at_level(logging.WARNING):
@@ -156,7 +157,7 @@ def test_without_a_limit_no_handler_is_warned_of(
     make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture
 ) -> None:
     dispatcher = make(DispatcherConfig(handler_warn_after_s=None), handler=turns.handle_slowly, time_service=clock)
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
     enter_long(dispatcher, turns)
 
     with caplog.at_level(logging.WARNING):
@@ -186,8 +187,7 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
     def shown() -> float | None:
         return registry.get_sample_value("dispatcher_handler_running_seconds", {"dispatcher": "central"})
 
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
 
     while_held = (dispatcher.stats().handler_running_s, shown())
     later = dispatcher.stats().handler_running_s
@@ -325,7 +325,7 @@ def test_a_slow_event_is_counted_by_its_type_and_its_end_is_logged(
     register_metrics(dispatcher, registry)
 
     with caplog.at_level(logging.WARNING):
-        dispatcher.event_handler.handle(Numbered())
+        dispatcher.post(Numbered())
         enter_long(dispatcher, turns)
         clock.advance(CHECK_MS)
         turns.go_on.release()
@@ -377,8 +377,7 @@ def test_producers_that_wait_for_room_behind_a_hung_handler_are_logged_once(
 ) -> None:
     dispatcher = make(DispatcherConfig(queue_capacity=1, handler_warn_after_s=0.01), handler=gate)
     for number in range(2):
-        dispatcher.event_handler.handle(Numbered(number))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate, Numbered(number))
     producers = [
         threading.Thread(target=dispatcher.event_handler.handle, args=(Numbered(2),), name=name)
         for name in ("producer a", "producer b")

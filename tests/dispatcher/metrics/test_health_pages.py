@@ -36,6 +36,7 @@ from dispatcher.metrics.page import render_page
 from dispatcher.supervision.health import Health
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
+from ...kit.dispatchers import hold
 from ...kit.services import fail
 
 pytestmark = pytest.mark.long
@@ -128,22 +129,22 @@ def test_a_daemon_answers_from_before_its_dispatchers_start_until_they_are_drain
         def service_start(self) -> None:
             starting.extend([site.status("/readyz"), site.status("/livez")])
 
+    def look_while_it_drains() -> None:
+        until(lambda: site.status("/readyz") == (503, "draining"))
+        assert site.status("/healthz") == (503, "draining")
+        assert site.status("/livez") == (200, "ok")
+        gate.opened.set()
+
     daemon = CompositeService("daemon")
     for service in (site.server, Between("between"), central):
         daemon.add_service(service)
     with daemon:
         assert starting == [(503, "starting"), (200, "ok")]
         assert site.status("/readyz") == (200, "ok")
-        assert central.event_handler.handle(Numbered())
+        assert central.post(Numbered())
         until(lambda: site.status("/readyz") == (503, "stuck"))
         assert site.status("/livez") == (200, "ok")
-        stop = threading.Thread(target=daemon.stop)
-        stop.start()
-        until(lambda: site.status("/readyz") == (503, "draining"))
-        assert site.status("/healthz") == (503, "draining")
-        assert site.status("/livez") == (200, "ok")
-        gate.opened.set()
-        stop.join(TIMEOUT_S)
+        in_threads(daemon.stop, look_while_it_drains)
     assert central.stats().handled == 1
 
 
@@ -151,9 +152,8 @@ def test_a_full_queue_is_a_reason_after_a_second(site: Site, make: Make, gate: G
     config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
     dispatcher = make(config, name="central", handler=gate)
     site.views = [dispatcher.view]
-    assert dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-    assert dispatcher.event_handler.handle(Numbered())
+    hold(dispatcher, gate)
+    assert dispatcher.post(Numbered())
 
     assert site.status("/readyz") == (200, "ok")
     until(lambda: site.status("/readyz") == (503, "queue_full"))
@@ -177,7 +177,7 @@ def test_a_journal_that_cannot_be_written_is_a_reason(site: Site, make: Make, tm
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
         for number in range(3):
-            assert dispatcher.event_handler.handle(Numbered(number))
+            assert dispatcher.post(Numbered(number))
         until(lambda: site.status("/readyz") == (503, "journal_failed"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -237,7 +237,7 @@ def test_the_answer_needs_neither_the_handler_thread_nor_the_locks_of_a_handler_
     site.views = [dispatcher.view]
     module_lock = logging._lock  # type: ignore[attr-defined]
     try:
-        assert dispatcher.event_handler.handle(Locked())
+        assert dispatcher.post(Locked())
         assert entered.wait(TIMEOUT_S)
         with module_lock:
             until(lambda: site.status("/readyz") == (503, "stuck"))

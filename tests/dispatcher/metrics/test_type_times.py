@@ -64,7 +64,7 @@ def flood(dispatcher: AsyncDispatcher, kinds: Iterable[Work]) -> None:
 
     def post() -> None:
         for number, kind in enumerate(kinds):
-            dispatcher.event_handler.handle(Numbered(number, type=kind))
+            dispatcher.post(Numbered(number, type=kind))
 
     dispatcher.mailbox_executor.submit(post).result(TIMEOUT_S)
     assert dispatcher.await_drained(TIMEOUT_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -28,6 +27,7 @@ from dispatcher.journal.format.outstanding import Loss
 from dispatcher.supervision.health import REASONS, Health, HealthReason
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit.dispatchers import hold, stopping
 from ...kit.services import Recorder, fail
 
 Make = Callable[..., AsyncDispatcher]
@@ -136,7 +136,7 @@ def test_an_event_that_hangs_is_stuck_and_a_restart_is_asked_for_only_if_configu
     hasty = make(DispatcherConfig(handler_warn_after_s=None, liveness_stuck_after_s=0.001), name="hasty", handler=gate)
     asked = health_of(patient, hasty)
     for dispatcher in (patient, hasty):
-        assert dispatcher.event_handler.handle(Numbered())
+        assert dispatcher.post(Numbered())
 
     until(lambda: not asked.ready().is_ok and not asked.live().is_ok)
 
@@ -163,15 +163,12 @@ def test_a_mail_that_hangs_is_stuck_too(make: Make, gate: Gate) -> None:
 def test_a_dispatcher_that_drains_is_not_ready_and_is_live(make: Make, gate: Gate) -> None:
     dispatcher = make(name="central", handler=gate)
     asked = health_of(dispatcher)
-    assert dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
 
-    stop = threading.Thread(target=dispatcher.stop)
-    stop.start()
-    until(lambda: reasons(asked.ready()) == [("draining", "central")])
-    assert asked.live().is_ok
-    gate.opened.set()
-    stop.join(TIMEOUT_S)
+    with stopping(dispatcher):
+        assert reasons(asked.ready()) == [("draining", "central")]
+        assert asked.live().is_ok
+        gate.opened.set()
 
     assert reasons(asked.ready()) == [("stopped", "central")]
 
@@ -189,9 +186,8 @@ def test_a_dispatcher_that_has_failed_is_neither_ready_nor_live(make: Make) -> N
 def failed_dispatcher(name: str) -> AsyncDispatcher:
     dispatcher = AsyncDispatcher(name=name)
     dispatcher.register(Work, lambda _: fail(), on_error="stop")
-    dispatcher.init()
     dispatcher.start()
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     return dispatcher
 
@@ -244,7 +240,7 @@ def test_an_answer_needs_no_event_and_so_none_of_its_methods(make: Make, gate: G
 
     dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001), handler=gate)
     asked = health_of(dispatcher)
-    assert dispatcher.event_handler.handle(Locked())
+    assert dispatcher.post(Locked())
 
     until(lambda: asked.ready().status == "stuck")
 
@@ -399,7 +395,6 @@ def test_a_service_that_leaves_its_stop_to_another_thread_drains_until_that_has_
     daemon.add_service(part)
     asked = Health(list)
     asked.watch(daemon)
-    daemon.init()
     daemon.start()
 
     daemon.stop()
@@ -413,7 +408,6 @@ def test_a_failed_service_is_not_ready_but_only_a_dispatcher_makes_the_process_n
     daemon = composite("daemon", Recorder(stop=fail))
     asked = Health(list)
     asked.watch(daemon)
-    daemon.init()
     daemon.start()
 
     with pytest.raises(LookupError):

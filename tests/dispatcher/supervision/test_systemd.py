@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from dispatcher.supervision.health import Health
 from dispatcher.supervision.systemd import Supervision, status_line
 
 from ...kit import TIMEOUT_S, Gate, Numbered, until
+from ...kit.dispatchers import hold, stopping
 from ...kit.services import fail
 
 Make = Callable[..., AsyncDispatcher]
@@ -108,48 +110,37 @@ def test_ready_status_and_stopping_are_told_once_each_in_their_order(make: Make,
     assert systemd_threads() == set()
 
 
-def test_the_watchdog_is_fed_while_the_process_is_live_and_no_longer_when_a_handler_hangs(
-    make: Make, manager: Manager, gate: Gate
-) -> None:
-    config = DispatcherConfig(liveness_stuck_after_s=0.001, handler_warn_after_s=0.1)
-    dispatcher = make(config, name="central", handler=gate)
-    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
-        assert sum("WATCHDOG" in each for each in [manager.until("WATCHDOG", "1")[-1] for _ in range(5)]) == 5
+HANGS = DispatcherConfig(liveness_stuck_after_s=0.001, handler_warn_after_s=0.1)
+TROUBLES: dict[str, tuple[Callable[[AsyncDispatcher, Gate], Any], str, str]] = {
+    "an event hangs": (lambda each, gate: each.post(Numbered()), "stuck (central)", "Work.DO runs for 0."),
+    "a mail hangs": (
+        lambda each, gate: each.mailbox_executor.execute(lambda: gate.handle(None), "a call"),
+        "stuck (central)",
+        "a mail runs for 0.",
+    ),
+    "it has failed": (lambda each, gate: each.mailbox_executor.execute(fail), "failed (central)", ""),
+}
 
-        assert dispatcher.event_handler.handle(Numbered())
-        manager.until("STATUS", "stuck (central)")  # it is not live by then: 1 ms have long passed
+
+@pytest.mark.parametrize(("cause", "status", "what_runs"), TROUBLES.values(), ids=TROUBLES)
+def test_the_watchdog_is_fed_until_a_dispatcher_is_in_trouble(
+    make: Make, manager: Manager, gate: Gate, cause: Callable[[AsyncDispatcher, Gate], Any], status: str, what_runs: str
+) -> None:
+    dispatcher = make(HANGS, name="central", handler=gate)
+    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+        for _ in range(5):
+            manager.until("WATCHDOG", "1")
+
+        cause(dispatcher, gate)
+        last = manager.until("STATUS", status)[-1]  # it is not live by then: 1 ms have long passed
         # A word that was in flight may still come, in between two of the others.
         manager.until("STATUS")
+        assert what_runs in last["STATUS"]
         assert keys([manager.next() for _ in range(20)]) == {"STATUS"}
 
         gate.opened.set()
-        manager.until("WATCHDOG", "1")
-
-
-def test_the_watchdog_is_not_fed_while_a_mail_hangs(make: Make, manager: Manager, gate: Gate) -> None:
-    config = DispatcherConfig(liveness_stuck_after_s=0.001, handler_warn_after_s=0.1)
-    dispatcher = make(config, name="central")
-    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
-        manager.until("WATCHDOG", "1")
-        dispatcher.mailbox_executor.execute(lambda: gate.handle(None), "a call")
-
-        last = manager.until("STATUS", "stuck (central)")[-1]
-        manager.until("STATUS")
-
-        assert "a mail runs for 0." in last["STATUS"]
-        assert keys([manager.next() for _ in range(20)]) == {"STATUS"}
-
-
-def test_the_watchdog_is_not_fed_once_a_dispatcher_has_failed(make: Make, manager: Manager) -> None:
-    dispatcher = make(name="central")
-    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
-        manager.until("WATCHDOG", "1")
-        dispatcher.mailbox_executor.execute(fail)
-
-        manager.until("STATUS", "failed (central)")
-        manager.until("STATUS")
-
-        assert keys([manager.next() for _ in range(20)]) == {"STATUS"}
+        if dispatcher.failure_cause is None:
+            manager.until("WATCHDOG", "1")
 
 
 def test_a_long_handler_keeps_the_watchdog_fed_unless_configured_otherwise(
@@ -157,7 +148,7 @@ def test_a_long_handler_keeps_the_watchdog_fed_unless_configured_otherwise(
 ) -> None:
     dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001), name="central", handler=gate)
     with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
-        assert dispatcher.event_handler.handle(Numbered())
+        assert dispatcher.post(Numbered())
         manager.until("STATUS", "stuck (central)")
 
         manager.until("WATCHDOG", "1")
@@ -167,18 +158,13 @@ def test_a_long_handler_keeps_the_watchdog_fed_unless_configured_otherwise(
 def test_more_time_is_asked_for_as_long_as_a_dispatcher_drains(make: Make, manager: Manager, gate: Gate) -> None:
     dispatcher = make(name="central", handler=gate)
     with supervised(dispatcher, manager) as supervision:
-        assert dispatcher.event_handler.handle(Numbered())
-        assert gate.entered.wait(TIMEOUT_S)
-        stop = threading.Thread(target=dispatcher.stop)
-        stop.start()
-        until(dispatcher.view.is_draining)
-        supervision.stopping()
-
-        assert "STOPPING" in keys(manager.until("STOPPING"))
-        for _ in range(3):
-            assert manager.until("EXTEND_TIMEOUT_USEC")[-1] == {"EXTEND_TIMEOUT_USEC": "15000000"}
-        gate.opened.set()
-        stop.join(TIMEOUT_S)
+        hold(dispatcher, gate)
+        with stopping(dispatcher):
+            supervision.stopping()
+            assert "STOPPING" in keys(manager.until("STOPPING"))
+            for _ in range(3):
+                assert manager.until("EXTEND_TIMEOUT_USEC")[-1] == {"EXTEND_TIMEOUT_USEC": "15000000"}
+            gate.opened.set()
         manager.until("STATUS", "stopped (central)")
         manager.until("STATUS")
 
@@ -199,7 +185,7 @@ def test_an_event_whose_looks_hang_costs_status_lines_and_not_the_watchdog(make:
     dispatcher = make(name="central", handler=gate)
     try:
         with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
-            assert dispatcher.event_handler.handle(Hanging())
+            assert dispatcher.post(Hanging())
             assert entered.wait(TIMEOUT_S)
             manager.forget()
 
@@ -228,7 +214,7 @@ def test_the_status_line_says_what_runs_and_what_waits(make: Make, gate: Gate) -
     other = AsyncDispatcher(name="other\nline")
     asked = Health(lambda: [dispatcher.view, other.view])
     for _ in range(3):
-        assert dispatcher.event_handler.handle(Numbered())
+        assert dispatcher.post(Numbered())
     assert gate.entered.wait(TIMEOUT_S)
 
     assert re.sub(r"for [0-9.]+ s", "for <time> s", status_line(asked)) == (
@@ -255,7 +241,7 @@ from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Even
 class Work(Enum):
     HANG = 1
 opened = threading.Event()
-signal.signal(signal.SIGUSR1, lambda *_: central.event_handler.handle(Event(Work.HANG)))
+signal.signal(signal.SIGUSR1, lambda *_: central.post(Event(Work.HANG)))
 signal.signal(signal.SIGUSR2, lambda *_: opened.set())
 central = AsyncDispatcher(DispatcherConfig(liveness_stuck_after_s=0.05, drain_timeout_s=60), name="central")
 central.register(Work, lambda event: opened.wait(60))
