@@ -4,60 +4,169 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager import (
-    ContainerStatus,
-    FinalApplicationStatus,
-    Resource,
-    RMAppAttempt,
-    RMAppAttemptState,
-)
+from statemachines.resourcemanager import ContainerStatus, Resource
 
+from ....kit.scenarios import play
 from ..builders import MASTER, NODE, TASK, Workshop, send
+from .stage import MachineStage
 
 FIRST, SECOND = "appattempt_0_0001_000001", "appattempt_0_0001_000002"
+APP = "application_0_0001"
+KEEP = "keep_containers_across_attempts=True"
+URL = "http://node1:8080/"
+REGISTERED = f"REGISTERED host=node1 rpc_port=4711 tracking_url={URL}"
+SAVED = "ATTEMPT_UPDATE_SAVED"
+CRASH = f"the_master's_container_{MASTER}_exited_with_1:_it_crashed"
 
 
-def ended(workshop: Workshop, state: str, event: str, **more: object) -> RMAppAttempt:
-    """An attempt that `event` ended in `state`; only the events posted after the store's answer are left."""
-    attempt = workshop.attempt(state)
-    send(attempt, event, **more)
-    workshop.posted.events.clear()
-    send(attempt, "ATTEMPT_UPDATE_SAVED")
-    return attempt
+def keeps(submitted: str, event: str, kept: bool) -> str:
+    return (
+        f"attempt RUNNING {submitted} | {event} | {SAVED} -> ATTEMPT_{'KILLED' if event == 'KILL' else 'FAILED'}"
+        f".keep_containers {kept} ; APP_ATTEMPT_REMOVED.keep_containers {kept}"
+    )
 
 
-# -- while the master lives -------------------------------------------------------------------------------------------
+SCENARIOS = {
+    "a registration says where the master is": (
+        f"attempt LAUNCHED | {REGISTERED} -> entity.host node1 ; entity.rpc_port 4711 ; entity.tracking_url {URL}"
+    ),
+    "a new tracking URL is stored without an answer, and one that is known is not": (
+        f"attempt RUNNING | STATUS_UPDATE tracking_url={URL} -> UPDATE_APP_ATTEMPT.state.tracking_url {URL}"
+        "; UPDATE_APP_ATTEMPT.state.state None ; UPDATE_APP_ATTEMPT.notify False"
+        f"| STATUS_UPDATE tracking_url={URL} -> posted | STATUS_UPDATE tracking_url=None -> posted"
+    ),
+    "progress is what the master says, and whole when it has ended": (
+        "attempt RUNNING -> entity.progress 0.0 | STATUS_UPDATE progress=1 -> entity.progress 1"
+        f"| STATUS_UPDATE progress=0 -> entity.progress 0 | UNREGISTERED | {SAVED} | CONTAINER_FINISHED"
+        "-> entity.progress 1.0"
+    ),
+    "a master is monitored from its launch": "attempt ALLOCATED | LAUNCHED -> in_am_liveliness_monitor True",
+    "a master that registers at once is monitored": "attempt ALLOCATED | REGISTERED -> in_am_liveliness_monitor True",
+    "an unmanaged master is monitored once it is stored": (
+        "attempt LAUNCHED_UNMANAGED_SAVING | ATTEMPT_NEW_SAVED -> in_am_liveliness_monitor True"
+    ),
+    "a master that unregistered moves to the finishing monitor when that is stored": (
+        "attempt RUNNING | watch | UNREGISTERED -> in_am_liveliness_monitor True ; in_am_finishing_monitor False"
+        f"| {SAVED} -> in_am_liveliness_monitor False ; in_am_finishing_monitor True"
+    ),
+    **{
+        f"no monitor waits for an attempt that was {state} and has ended by {event}": (
+            f"attempt {state} | watch -> in_am_liveliness_monitor True | {event} | {SAVED}"
+            "-> in_am_liveliness_monitor False"
+        )
+        for state in ("LAUNCHED", "RUNNING") for event in ("KILL", "FAIL", "CONTAINER_FINISHED")
+    },
+    **{
+        f"no monitor waits for an attempt that was finishing and has ended by {event}": (
+            f"attempt FINISHING | watch | {event} -> in_am_finishing_monitor False"
+        )
+        for event in ("EXPIRE", "CONTAINER_FINISHED")
+    },
+    **{
+        f"a silent master that was {state} expires and its attempt fails": (
+            f"attempt {state} | watch | +10000 | expire | {SAVED} -> state FAILED"
+            "; entity.diagnostics the_master_was_silent_for_too_long"
+        )
+        for state in ("LAUNCHED", "RUNNING")
+    },
+    **{
+        f"the crash of a master that was {state} is stored and told with its status": (
+            f"attempt {state} | CONTAINER_FINISHED -> UPDATE_APP_ATTEMPT.state.state FAILED ; entity.exit_status 1"
+            f"; UPDATE_APP_ATTEMPT.state.exit_status 1 ; UPDATE_APP_ATTEMPT.state.diagnostics {CRASH}"
+            f"| {SAVED} -> ATTEMPT_FAILED.entity {APP} ; ATTEMPT_FAILED.diagnostics {CRASH}"
+        )
+        for state in ("SCHEDULED", "ALLOCATED_SAVING", "ALLOCATED", "LAUNCHED", "RUNNING")
+    },
+    "the reason for a kill reaches the application": (
+        f"attempt RUNNING | KILL diagnostics=because | {SAVED} -> ATTEMPT_KILLED.diagnostics because"
+    ),
+    "the reason for a kill before the start reaches the application": (
+        f"attempt NEW | KILL diagnostics=because | {SAVED} -> ATTEMPT_KILLED.diagnostics because"
+    ),
+    "the reason for a failure reaches the application": (
+        f"attempt RUNNING | FAIL diagnostics=because | {SAVED} -> ATTEMPT_FAILED.diagnostics because"
+    ),
+    "the reason for a failed launch reaches the application": (
+        f"attempt ALLOCATED | LAUNCH_FAILED diagnostics=because | {SAVED} -> ATTEMPT_FAILED.diagnostics because"
+    ),
+    **{
+        f"an application hears that a master registered too early, at {state}": (
+            f"attempt {state} | REGISTERED | {SAVED}"
+            "-> ATTEMPT_FAILED.diagnostics the_master_registered_before_it_was_launched"
+        )
+        for state in ("NEW", "SUBMITTED", "LAUNCHED_UNMANAGED_SAVING")
+    },
+    "the last words of the master are stored and told": (
+        "attempt RUNNING | +9 | UNREGISTERED final_status=FAILED diagnostics=3_maps_failed tracking_url=http://history/1"
+        "-> UPDATE_APP_ATTEMPT.state.final_status FAILED ; UPDATE_APP_ATTEMPT.state.diagnostics 3_maps_failed"
+        "; UPDATE_APP_ATTEMPT.state.finish_ms 9 ; UPDATE_APP_ATTEMPT.state.tracking_url http://history/1"
+        f"; entity.tracking_url http://history/1 ; ATTEMPT_UNREGISTERED.entity {APP}"
+        "; ATTEMPT_UNREGISTERED.diagnostics 3_maps_failed"
+    ),
+    "an attempt that unregistered finishes if its container ends before the store answers": (
+        f"attempt RUNNING | UNREGISTERED | CONTAINER_FINISHED | {SAVED}"
+        "-> state FINISHED ; posted ATTEMPT_FINISHED APP_ATTEMPT_REMOVED CLEANUP"
+    ),
+    "an attempt that unregistered finishes if it is silent before the store answers": (
+        f"attempt RUNNING | UNREGISTERED | EXPIRE | {SAVED}"
+        "-> state FINISHED ; posted ATTEMPT_FINISHED APP_ATTEMPT_REMOVED CLEANUP"
+    ),
+    "an attempt that unregistered finishes if the store answers before its container ends": (
+        f"attempt RUNNING | UNREGISTERED | {SAVED} -> posted"
+        "| CONTAINER_FINISHED -> state FINISHED"
+        "; posted ATTEMPT_FINISHED APP_ATTEMPT_REMOVED CLEANUP FINISHED_CONTAINERS_PULLED_BY_AM"
+    ),
+    **{
+        f"a master's {late} while a {event} is saved does not change the outcome": (
+            f"attempt RUNNING | {event} | {late} | {SAVED} -> state {final}"
+        )
+        for event, final in (("KILL", "KILLED"), ("FAIL", "FAILED")) for late in ("CONTAINER_FINISHED", "EXPIRE")
+    },
+    **{
+        f"an unmanaged master is not cleaned up after {event}": (
+            f"attempt RUNNING unmanaged_am=True | {event} | {SAVED} -> state {final}"
+            f"; posted ATTEMPT_{final} APP_ATTEMPT_REMOVED"
+        )
+        for event, final in (("KILL", "KILLED"), ("EXPIRE", "FAILED"), ("UNREGISTERED", "FINISHED"))
+    },
+    "containers of a failed attempt are kept on request": keeps(KEEP, "FAIL", True),
+    "containers of a silent attempt are kept on request": keeps(KEEP, "EXPIRE", True),
+    "containers are not kept without the request": keeps("", "FAIL", False),
+    "containers of a killed attempt are not kept": keeps(KEEP, "KILL", False),
+    "containers of an unmanaged master are not kept": keeps(f"{KEEP} unmanaged_am=True", "FAIL", False),
+    "containers of the only attempt that is allowed are not kept": keeps(f"{KEEP} max_attempts=1", "FAIL", False),
+}  # fmt: skip
 
 
-def test_registration_says_where_the_master_is(workshop: Workshop) -> None:
+class AttemptStage(MachineStage):
+    def do_watch(self) -> None:
+        context = self.workshop.context
+        is_finishing = self.entity.state.name == "FINISHING"
+        (context.am_finishing_monitor if is_finishing else context.am_liveliness_monitor).register(FIRST)
+
+    def do_expire(self) -> None:
+        """The monitor posts an event, which the attempt gets."""
+        self.workshop.context.am_liveliness_monitor.expire_due()
+        (expired,) = self.workshop.posted.events
+        self.entity.handle(expired)
+
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_attempt(script: str) -> None:
+    play(AttemptStage(am_expiry_interval_s=10), script)
+
+
+@pytest.mark.parametrize("event", ["KILL", "FAIL", "UNREGISTERED"])
+def test_address_of_the_master_is_forgotten_unless_it_finished(workshop: Workshop, event: str) -> None:
     attempt = workshop.attempt("LAUNCHED")
+    send(attempt, "REGISTERED", host="node1", rpc_port=4711, tracking_url=URL)
 
-    send(attempt, "REGISTERED", host="node1", rpc_port=4711, tracking_url="http://node1:8080/")
+    for each in (event, "ATTEMPT_UPDATE_SAVED", "CONTAINER_FINISHED"):
+        send(attempt, each)
 
-    assert (attempt.host, attempt.rpc_port, attempt.tracking_url) == ("node1", 4711, "http://node1:8080/")
-
-
-def test_new_tracking_url_is_stored_without_an_answer_and_one_that_is_known_is_not(workshop: Workshop) -> None:
-    attempt = workshop.attempt("RUNNING")
-
-    for url in ("http://node1:8080/", "http://node1:8080/", None):
-        send(attempt, "STATUS_UPDATE", tracking_url=url)
-
-    (update,) = workshop.posted.events
-    assert (update.state.tracking_url, update.state.state, update.notify) == ("http://node1:8080/", None, False)
-
-
-def test_progress_is_what_the_master_says_and_whole_when_it_has_ended(workshop: Workshop) -> None:
-    attempt = workshop.attempt("RUNNING")
-    progress = [attempt.progress]
-
-    send(attempt, "STATUS_UPDATE", progress=0.5)
-    progress.append(attempt.progress)
-    for event in ("UNREGISTERED", "ATTEMPT_UPDATE_SAVED", "CONTAINER_FINISHED"):
-        send(attempt, event)
-    progress.append(attempt.progress)
-
-    assert progress == [0.0, 0.5, 1.0]
+    has_finished = event == "UNREGISTERED"
+    assert (attempt.host, attempt.rpc_port) == (("node1", 4711) if has_finished else ("", -1))
+    assert attempt.tracking_url == ""
 
 
 def test_usage_is_the_sum_over_containers(workshop: Workshop) -> None:
@@ -71,200 +180,8 @@ def test_usage_is_the_sum_over_containers(workshop: Workshop) -> None:
     assert (usage.gpu_seconds, attempt.preempted.count) == (2.0, 1)
 
 
-# -- monitors ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("state", "event"),
-    [("ALLOCATED", "LAUNCHED"), ("ALLOCATED", "REGISTERED"), ("LAUNCHED_UNMANAGED_SAVING", "ATTEMPT_NEW_SAVED")],
-)
-def test_master_is_monitored_from_its_launch(workshop: Workshop, state: str, event: str) -> None:
-    attempt = workshop.attempt(state)
-
-    send(attempt, event)
-
-    assert FIRST in workshop.context.am_liveliness_monitor
-
-
-def test_master_that_unregistered_moves_to_the_finishing_monitor_when_that_is_stored(workshop: Workshop) -> None:
-    attempt, monitors = workshop.attempt("RUNNING"), workshop.context
-    monitors.am_liveliness_monitor.register(FIRST)
-
-    send(attempt, "UNREGISTERED")
-    before = (FIRST in monitors.am_liveliness_monitor, FIRST in monitors.am_finishing_monitor)
-    send(attempt, "ATTEMPT_UPDATE_SAVED")
-    after = (FIRST in monitors.am_liveliness_monitor, FIRST in monitors.am_finishing_monitor)
-
-    assert (before, after) == ((True, False), (False, True))
-
-
-@pytest.mark.parametrize(
-    ("state", "event"),
-    [
-        *((state, event) for state in ("LAUNCHED", "RUNNING") for event in ("KILL", "FAIL", "CONTAINER_FINISHED")),
-        ("FINISHING", "EXPIRE"),
-        ("FINISHING", "CONTAINER_FINISHED"),
-    ],
-)
-def test_no_monitor_waits_for_an_attempt_that_has_ended(workshop: Workshop, state: str, event: str) -> None:
-    attempt, context = workshop.attempt(state), workshop.context
-    monitor = context.am_finishing_monitor if state == "FINISHING" else context.am_liveliness_monitor
-    monitor.register(FIRST)
-
-    send(attempt, event)
-    if attempt.state is RMAppAttemptState.FINAL_SAVING:
-        send(attempt, "ATTEMPT_UPDATE_SAVED")
-
-    assert FIRST not in monitor
-
-
-@pytest.mark.parametrize("state", ["LAUNCHED", "RUNNING"])
-def test_silent_master_expires_and_its_attempt_fails(state: str) -> None:
-    workshop = Workshop(am_expiry_interval_s=10)
-    attempt = workshop.attempt(state)
-    workshop.context.am_liveliness_monitor.register(FIRST)
-    workshop.clock.advance(10_000)
-
-    workshop.context.am_liveliness_monitor.expire_due()
-    (expire,) = workshop.posted.events
-    attempt.handle(expire)
-    send(attempt, "ATTEMPT_UPDATE_SAVED")
-
-    assert (attempt.state.name, attempt.diagnostics) == ("FAILED", ["the master was silent for too long"])
-
-
-# -- the end ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", ["SCHEDULED", "ALLOCATED_SAVING", "ALLOCATED", "LAUNCHED", "RUNNING"])
-def test_crash_of_the_master_is_stored_and_told_with_its_status(workshop: Workshop, state: str) -> None:
-    attempt = workshop.attempt(state)
-    reason = f"the master's container {MASTER} exited with 1: it crashed"
-
-    send(attempt, "CONTAINER_FINISHED")
-    stored = workshop.posted.events[-1].state
-    workshop.posted.events.clear()
-    send(attempt, "ATTEMPT_UPDATE_SAVED")
-
-    failed = workshop.posted.events[0]
-    assert (stored.state, stored.exit_status, stored.diagnostics) == ("FAILED", 1, reason)
-    assert (failed.entity, failed.diagnostics, attempt.exit_status) == (attempt.app.entity, reason, 1)
-
-
-@pytest.mark.parametrize(
-    ("state", "event"), [("RUNNING", "KILL"), ("RUNNING", "FAIL"), ("ALLOCATED", "LAUNCH_FAILED"), ("NEW", "KILL")]
-)
-def test_reason_for_the_end_reaches_the_application(workshop: Workshop, state: str, event: str) -> None:
-    ended(workshop, state, event, diagnostics="because")
-
-    assert workshop.posted.events[0].diagnostics == "because"
-
-
-@pytest.mark.parametrize("state", ["NEW", "SUBMITTED", "LAUNCHED_UNMANAGED_SAVING"])
-def test_reason_for_a_master_that_registers_too_early_is_told(workshop: Workshop, state: str) -> None:
-    ended(workshop, state, "REGISTERED")
-
-    assert workshop.posted.events[0].diagnostics == "the master registered before it was launched"
-
-
-def test_last_words_of_the_master_are_stored_and_told(workshop: Workshop) -> None:
-    attempt = workshop.attempt("RUNNING")
-    workshop.clock.advance(9)
-
-    send(
-        attempt,
-        "UNREGISTERED",
-        final_status=FinalApplicationStatus.FAILED,
-        diagnostics="3 maps failed",
-        tracking_url="http://history/1",
-    )
-
-    update, unregistered = workshop.posted.events
-    stored = update.state
-    assert (stored.final_status, stored.diagnostics, stored.finish_ms) == ("FAILED", "3 maps failed", 9)
-    assert (stored.tracking_url, attempt.tracking_url) == ("http://history/1", "http://history/1")
-    assert (unregistered.entity, unregistered.diagnostics) == (attempt.app.entity, "3 maps failed")
-
-
-@pytest.mark.parametrize("first", ["CONTAINER_FINISHED", "EXPIRE", "ATTEMPT_UPDATE_SAVED"])
-def test_attempt_that_unregistered_finishes_whatever_comes_first(workshop: Workshop, first: str) -> None:
-    """The end of the master's container, its silence, or the answer of the store."""
-    attempt = workshop.attempt("RUNNING")
-    second = "CONTAINER_FINISHED" if first == "ATTEMPT_UPDATE_SAVED" else "ATTEMPT_UPDATE_SAVED"
-
-    for event in ("UNREGISTERED", first, second):
-        send(attempt, event)
-
-    assert attempt.state is RMAppAttemptState.FINISHED
-    news = workshop.posted.news()
-    assert [news.count(name) for name in ("RMApp ATTEMPT_FINISHED", "AMLauncher CLEANUP")] == [1, 1]
-
-
-@pytest.mark.parametrize(("event", "final"), [("KILL", "KILLED"), ("FAIL", "FAILED")])
-@pytest.mark.parametrize("late", ["CONTAINER_FINISHED", "EXPIRE"])
-def test_masters_end_while_saving_does_not_change_another_outcome(
-    workshop: Workshop, event: str, final: str, late: str
-) -> None:
-    attempt = workshop.attempt("RUNNING")
-
-    for each in (event, late, "ATTEMPT_UPDATE_SAVED"):
-        send(attempt, each)
-
-    assert attempt.state.name == final
-
-
-@pytest.mark.parametrize(("state", "event"), [("RUNNING", "KILL"), ("RUNNING", "EXPIRE"), ("RUNNING", "UNREGISTERED")])
-def test_unmanaged_master_is_not_cleaned_up(workshop: Workshop, state: str, event: str) -> None:
-    attempt = workshop.attempt(state, unmanaged_am=True)
-
-    for each in (event, "ATTEMPT_UPDATE_SAVED"):
-        send(attempt, each)
-
-    assert "AMLauncher CLEANUP" not in workshop.posted.news()
-    assert attempt.state.name in ("KILLED", "FAILED", "FINISHED")
-
-
-@pytest.mark.parametrize(("event", "host"), [("KILL", ""), ("FAIL", ""), ("UNREGISTERED", "node1")])
-def test_host_of_the_master_is_forgotten_unless_it_finished(workshop: Workshop, event: str, host: str) -> None:
-    attempt = workshop.attempt("LAUNCHED")
-    send(attempt, "REGISTERED", host="node1", rpc_port=4711, tracking_url="http://node1:8080/")
-
-    for each in (event, "ATTEMPT_UPDATE_SAVED", "CONTAINER_FINISHED"):
-        send(attempt, each)
-
-    assert (attempt.host, attempt.rpc_port) == (host, 4711 if host else -1)
-    assert attempt.tracking_url == ""
-
-
-KEEP = {"keep_containers_across_attempts": True}
-
-
-@pytest.mark.parametrize(
-    ("event", "submitted", "keeps"),
-    [
-        ("FAIL", KEEP, True),
-        ("EXPIRE", KEEP, True),
-        ("FAIL", {}, False),
-        ("KILL", KEEP, False),
-        ("FAIL", KEEP | {"unmanaged_am": True}, False),
-        ("FAIL", KEEP | {"max_attempts": 1}, False),
-    ],
-)
-def test_containers_are_kept_on_request_when_another_attempt_follows(
-    workshop: Workshop, event: str, submitted: dict[str, object], keeps: bool
-) -> None:
-    attempt = workshop.attempt("RUNNING", **submitted)
-
-    for each in (event, "ATTEMPT_UPDATE_SAVED"):
-        send(attempt, each)
-
-    news = {posted.type.name: posted for posted in workshop.posted.events}
-    app_news = news.get("ATTEMPT_FAILED") or news["ATTEMPT_KILLED"]
-    assert (app_news.keep_containers, news["APP_ATTEMPT_REMOVED"].keep_containers) == (keeps, keeps)
-
-
 def test_containers_of_the_last_attempt_are_not_kept(workshop: Workshop) -> None:
-    app = workshop.app("RUNNING", attempts=2, max_attempts=2, **KEEP)
+    app = workshop.app("RUNNING", attempts=2, max_attempts=2, keep_containers_across_attempts=True)
     attempt = workshop._put(app.attempts[1], "RUNNING")
 
     for each in ("FAIL", "ATTEMPT_UPDATE_SAVED"):
@@ -299,7 +216,7 @@ def test_nodes_forget_unpulled_containers_when_the_master_has_ended(workshop: Wo
 
 
 def test_unpulled_containers_wait_for_the_next_master_if_containers_are_kept(workshop: Workshop) -> None:
-    attempt = workshop.attempt("RUNNING", **KEEP)
+    attempt = workshop.attempt("RUNNING", keep_containers_across_attempts=True)
     unfetched = [(NODE, ContainerStatus(TASK, 0))]
     attempt.finished_containers = list(unfetched)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,20 +11,16 @@ import pytest
 from statemachines.resourcemanager import ContainerStatus, Resource, RMNode
 from statemachines.resourcemanager.events.records import EXIT_ABORTED
 
-from ..builders import MASTER, NODE, TASK, Workshop, event_for
+from ....kit.scenarios import play
+from ..builders import NODE, TASK, Workshop, event_for
+from .stage import MachineStage
 
 APP = "application_0_0001"
-THIRD = "container_0_0001_01_000003"
-DONE = ContainerStatus(TASK, 0)
 LARGER = Resource(16384, 16000)
 
 
 def report(node: RMNode, **more: Any) -> None:
     node.handle(event_for(node, "STATUS_UPDATE", **more))
-
-
-def ended(container: str) -> ContainerStatus:
-    return ContainerStatus(container, 0)
 
 
 @pytest.fixture
@@ -33,25 +30,144 @@ def node(workshop: Workshop) -> RMNode:
     return workshop.node("RUNNING")
 
 
-# -- news for the scheduler -------------------------------------------------------------------------------------------
+class NodeStage(MachineStage):
+    """Containers are called by their numbers; 1 is the master's.
+
+    `report launched 2 3 finished 1 running 2`: what a node reports; the scheduler gets `+2+3-1`, and `!` after what is
+    lost.
+    """
+
+    def play(self, verb: str, *words: str) -> None:
+        if verb != "report":
+            super().play(verb, *words)
+            return
+        named: dict[str, list[str]] = {}
+        for word in words:
+            if word.isalpha():
+                of = named.setdefault(word, [])
+            else:
+                of.append(word if "_" in word else f"container_0_0001_01_{int(word):06d}")
+        more: dict[str, Any] = {"healthy": "ill" not in named}
+        if "running" in named:
+            more["running"] = frozenset(named["running"])
+        more |= {
+            "launched": tuple(named.get("launched", ())),
+            "finished": tuple(ContainerStatus(each, 0) for each in named.get("finished", ())),
+        }
+        self.workshop.posted.events.clear()
+        report(self.entity, **more)
+        self.step = list(self.workshop.posted.events)
+        self.all |= {event.type.name: event for event in self.step}
+
+    def do_app(self) -> None:
+        """The application of the containers is known."""
+        self.workshop.app("RUNNING")
+
+    def do_pull(self) -> None:
+        self.entity.pull_updates()
+
+    def do_told(self) -> None:
+        """The node has its orders."""
+        self.entity.to_clean.clear()
+
+    def do_acquired(self) -> None:
+        """A container that has not been launched yet."""
+        self.workshop.container("ACQUIRED")
+
+    def do_expiring(self) -> None:
+        self.workshop.context.container_allocation_expirer.register(TASK)
+
+    def look(self, what: str) -> Iterable[object]:
+        match what:
+            case "pulled":
+                return [
+                    "".join(f"+{int(id[-6:])}" for id in launched)
+                    + "".join(f"-{int(end.container[-6:])}{self.lost(end)}" for end in finished)
+                    for launched, finished in self.entity.pull_updates()
+                ]
+            case "containers":
+                return sorted(int(id[-6:]) for id in self.entity.containers)
+            case "expires":
+                return [TASK in self.workshop.context.container_allocation_expirer]
+        return super().look(what)
+
+    def lost(self, end: ContainerStatus) -> str:
+        reason = f"lost: {NODE} no longer reports it"
+        return "!" if (end.exit_status, end.diagnostics) == (EXIT_ABORTED, reason) else ""
 
 
-def test_reports_wait_for_the_scheduler_with_one_node_update(workshop: Workshop, node: RMNode) -> None:
-    report(node, launched=(TASK,))
-    report(node, finished=(DONE,))
+RUNS = "node RUNNING | app | "
+ON_NODE = f"APP_RUNNING_ON_NODE.entity {APP} ; APP_RUNNING_ON_NODE.node {NODE} ; entity.running_apps {APP}"
 
-    assert workshop.posted.news() == ["RMApp APP_RUNNING_ON_NODE", "Scheduler NODE_UPDATE"]
-    assert node.pull_updates() == [((TASK,), ()), ((), (DONE,))]
-    assert node.pull_updates() == []
+SCENARIOS = {
+    "reports wait for the scheduler with one node update": (
+        RUNS + "report launched 2 -> posted APP_RUNNING_ON_NODE NODE_UPDATE | report finished 2 -> posted"
+        "; pulled +2 -2 ; pulled"
+    ),
+    "the scheduler is told again once it has fetched the reports": (
+        RUNS + "report -> posted NODE_UPDATE | report -> posted | pull | report -> posted NODE_UPDATE"
+    ),
+    "a report without news of containers is not queued": RUNS + "report -> posted NODE_UPDATE ; pulled",
+    "a node that falls ill drops its reports and its containers": (
+        RUNS + "report launched 2 | report ill | report -> posted NODE_ADDED NODE_USABLE | report -> posted NODE_UPDATE"
+        "; pulled ; containers"
+    ),
+    "a node knows the containers that it said to run": RUNS + "report launched 2 3 | report finished 2 -> containers 3",
+    "a container that is reported as launched again is no news": (
+        RUNS + "report launched 2 | pull | report launched 2 3 -> pulled +3"
+    ),
+    **{
+        f"a container that is reported as {how} expires no more": (
+            RUNS + f"expiring -> expires True | report {how} 2 -> expires False"
+        )
+        for how in ("launched", "finished", "running")
+    },
+    "news of a container to be cleaned up is not passed on": (
+        RUNS + "CLEANUP_CONTAINER | report launched 2 3 | report finished 2 3 -> pulled +3 -3 ; entity.to_clean"
+        "; containers"
+    ),
+    # Otherwise the next report of all containers would count it as launched again.
+    "a container to be cleaned up runs until the node says otherwise": (
+        RUNS + "report launched 2 | pull | CLEANUP_CONTAINER | told | report running 2 -> containers 2 ; pulled"
+    ),
+    "news of an ended application's containers is not passed on": (
+        RUNS + "report launched 2 | pull | CLEANUP_APP | report launched 3 finished 2 -> pulled ; containers"
+    ),
+    "containers that only a full report names are launched": (
+        RUNS + "report running 3 2 1 launched 3 -> pulled +3+1+2 ; containers 1 2 3"
+    ),
+    "a container that a full report omits is lost": (
+        RUNS + "report launched 2 3 | pull | report running finished 3 -> pulled -3-2! ; containers"
+    ),
+    # A report may have been made before the container was launched.
+    "a container that the node has never reported is not lost": RUNS + "acquired | report running -> pulled",
+    "a full report without changes is not queued": RUNS + "report launched 2 | pull | report running 2 -> pulled",
+    "an application is notified once that it runs on the node": (
+        RUNS + f"report launched 2 3 -> posted APP_RUNNING_ON_NODE NODE_UPDATE ; {ON_NODE}"
+    ),
+    "an application whose containers ended is notified once": (
+        RUNS + f"report finished 2 3 -> posted APP_RUNNING_ON_NODE NODE_UPDATE ; {ON_NODE}"
+    ),
+    "an unknown application is cleaned up": (
+        RUNS + "report launched container_0_0009_01_000001 -> posted NODE_UPDATE ; entity.running_apps"
+        "; entity.apps_to_clean application_0_0009"
+    ),
+    "an ended application no longer runs here": (
+        RUNS + f"report launched 2 | CLEANUP_APP -> entity.running_apps ; entity.apps_to_clean {APP}"
+    ),
+    **{
+        f"clean-ups of a node that is {state} wait for its next heartbeat": (
+            f"node {state} | CLEANUP_APP | CLEANUP_CONTAINER | FINISHED_CONTAINERS_PULLED_BY_AM"
+            f"-> entity.apps_to_clean {APP} ; entity.to_clean {TASK} ; entity.to_forget {TASK}"
+        )
+        for state in ("RUNNING", "DECOMMISSIONING", "UNHEALTHY")
+    },
+}  # fmt: skip
 
 
-def test_scheduler_is_told_again_once_it_has_fetched_the_reports(workshop: Workshop, node: RMNode) -> None:
-    report(node)
-    node.pull_updates()
-
-    report(node)
-
-    assert workshop.posted.news() == ["Scheduler NODE_UPDATE"] * 2
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_node(script: str) -> None:
+    play(NodeStage(), script)
 
 
 def test_report_during_a_pull_posts_its_own_node_update(workshop: Workshop, node: RMNode) -> None:
@@ -89,24 +205,6 @@ def test_pull_survives_a_queue_that_is_cleared_meanwhile(node: RMNode) -> None:
     assert node.pull_updates() == []
 
 
-def test_report_without_news_of_containers_is_not_queued(workshop: Workshop, node: RMNode) -> None:
-    report(node)
-
-    assert (node.pull_updates(), workshop.posted.news()) == ([], ["Scheduler NODE_UPDATE"])
-
-
-def test_node_that_falls_ill_drops_its_reports_and_its_containers(workshop: Workshop, node: RMNode) -> None:
-    report(node, launched=(TASK,))
-    workshop.posted.events.clear()
-
-    report(node, healthy=False)
-    report(node, healthy=True)
-    report(node)
-
-    assert (node.pull_updates(), node.containers) == ([], set())
-    assert workshop.posted.news()[-2:] == ["NodesListManager NODE_USABLE", "Scheduler NODE_UPDATE"]
-
-
 @pytest.mark.parametrize("healthy", [True, False])
 @pytest.mark.parametrize("state", ["RUNNING", "DECOMMISSIONING", "UNHEALTHY"])
 def test_health_is_as_it_last_said(workshop: Workshop, state: str, healthy: bool) -> None:
@@ -119,103 +217,6 @@ def test_health_is_as_it_last_said(workshop: Workshop, state: str, healthy: bool
     assert node.health is healthy
 
 
-# -- containers -------------------------------------------------------------------------------------------------------
-
-
-def test_node_knows_the_containers_that_it_said_to_run(node: RMNode) -> None:
-    report(node, launched=(TASK, THIRD))
-    report(node, finished=(DONE,))
-
-    assert node.containers == {THIRD}
-
-
-def test_container_that_is_reported_as_launched_again_is_no_news(node: RMNode) -> None:
-    report(node, launched=(TASK,))
-    node.pull_updates()
-
-    report(node, launched=(TASK, THIRD))
-
-    assert node.pull_updates() == [((THIRD,), ())]
-
-
-@pytest.mark.parametrize("news", [{"launched": (TASK,)}, {"finished": (DONE,)}, {"running": frozenset({TASK})}])
-def test_reported_container_expires_no_more(workshop: Workshop, node: RMNode, news: dict[str, Any]) -> None:
-    expirer = workshop.context.container_allocation_expirer
-    expirer.register(TASK)
-
-    report(node, **news)
-
-    assert TASK not in expirer
-
-
-def test_news_of_a_container_to_be_cleaned_up_is_not_passed_on(node: RMNode) -> None:
-    node.handle(event_for(node, "CLEANUP_CONTAINER", about=TASK))
-
-    report(node, launched=(TASK, THIRD))
-    report(node, finished=(DONE, ended(THIRD)))
-
-    assert node.pull_updates() == [((THIRD,), ()), ((), (ended(THIRD),))]
-    assert (node.to_clean, node.containers) == (set(), set())
-
-
-def test_container_to_be_cleaned_up_runs_until_the_node_says_otherwise(node: RMNode) -> None:
-    """Otherwise the next report of all containers would count it as launched again."""
-    report(node, launched=(TASK,))
-    node.pull_updates()
-
-    node.handle(event_for(node, "CLEANUP_CONTAINER", about=TASK))
-    node.to_clean.clear()  # the node has been told
-    report(node, running=frozenset({TASK}))
-
-    assert (node.containers, node.pull_updates()) == ({TASK}, [])
-
-
-def test_news_of_an_ended_applications_containers_is_not_passed_on(node: RMNode) -> None:
-    report(node, launched=(TASK,))
-    node.pull_updates()
-    node.handle(event_for(node, "CLEANUP_APP", about=APP))
-
-    report(node, launched=(THIRD,), finished=(DONE,))
-
-    assert (node.pull_updates(), node.containers) == ([], set())
-
-
-def test_containers_that_only_a_full_report_names_are_launched(node: RMNode) -> None:
-    report(node, running=frozenset({THIRD, TASK, MASTER}), launched=(THIRD,))
-
-    assert node.pull_updates() == [((THIRD, MASTER, TASK), ())]
-    assert node.containers == {MASTER, TASK, THIRD}
-
-
-def test_container_that_a_full_report_omits_is_lost(node: RMNode) -> None:
-    report(node, launched=(TASK, THIRD))
-    node.pull_updates()
-
-    report(node, running=frozenset(), finished=(ended(THIRD),))
-
-    lost = ContainerStatus(TASK, EXIT_ABORTED, f"lost: {NODE} no longer reports it")
-    assert node.pull_updates() == [((), (ended(THIRD), lost))]
-    assert node.containers == set()
-
-
-def test_container_that_the_node_has_never_reported_is_not_lost(workshop: Workshop, node: RMNode) -> None:
-    """A report may have been made before the container was launched."""
-    workshop.container("ACQUIRED")
-
-    report(node, running=frozenset())
-
-    assert node.pull_updates() == []
-
-
-def test_full_report_without_changes_is_not_queued(node: RMNode) -> None:
-    report(node, launched=(TASK,))
-    node.pull_updates()
-
-    report(node, running=frozenset({TASK}))
-
-    assert node.pull_updates() == []
-
-
 def test_container_with_an_invalid_id_is_logged_and_passed_on(node: RMNode, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "statemachines.resourcemanager.machines.rmnode"):
         report(node, launched=("nonsense", TASK))
@@ -223,49 +224,6 @@ def test_container_with_an_invalid_id_is_logged_and_passed_on(node: RMNode, capl
     assert node.pull_updates() == [(("nonsense", TASK), ())]
     assert node.running_apps == {APP}
     assert f"{NODE} reports an invalid container: 'nonsense' is not the id of a container" in caplog.text
-
-
-# -- applications -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("news", [{"launched": (TASK, THIRD)}, {"finished": (DONE, ended(THIRD))}])
-def test_application_is_notified_once_that_it_runs_on_the_node(
-    workshop: Workshop, node: RMNode, news: dict[str, Any]
-) -> None:
-    report(node, **news)
-
-    running = workshop.posted.events[0]
-    assert workshop.posted.news() == ["RMApp APP_RUNNING_ON_NODE", "Scheduler NODE_UPDATE"]
-    assert (running.entity, running.node, node.running_apps) == (APP, NODE, {APP})
-
-
-def test_unknown_application_is_cleaned_up(workshop: Workshop, node: RMNode) -> None:
-    report(node, launched=("container_0_0009_01_000001",))
-
-    assert (node.running_apps, node.apps_to_clean) == (set(), ["application_0_0009"])
-    assert workshop.posted.news() == ["Scheduler NODE_UPDATE"]
-
-
-def test_ended_application_no_longer_runs_here(node: RMNode) -> None:
-    report(node, launched=(TASK,))
-
-    node.handle(event_for(node, "CLEANUP_APP", about=APP))
-
-    assert (node.running_apps, node.apps_to_clean) == (set(), [APP])
-
-
-# -- orders -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "DECOMMISSIONING", "UNHEALTHY"])
-def test_clean_ups_wait_for_the_next_heartbeat(workshop: Workshop, state: str) -> None:
-    node = workshop.node(state)
-
-    node.handle(event_for(node, "CLEANUP_APP", about=APP))
-    node.handle(event_for(node, "CLEANUP_CONTAINER", about=TASK))
-    node.handle(event_for(node, "FINISHED_CONTAINERS_PULLED_BY_AM", about=(MASTER, THIRD)))
-
-    assert (node.apps_to_clean, node.to_clean, node.to_forget) == ([APP], {TASK}, [MASTER, THIRD])
 
 
 def test_sizes_and_signals_wait_for_the_next_heartbeat(node: RMNode) -> None:
