@@ -70,27 +70,6 @@ def samples(metrics: Iterable[Metric]) -> dict[tuple[str, ...], float]:
     return {(s.name, *s.labels.values()): s.value for metric in metrics for s in metric.samples}
 
 
-def test_transitions_are_counted_by_their_two_states(recorder: TransitionRecorder) -> None:
-    one, two = Thing(recorder, "thing_1"), Thing(recorder, "thing_2")
-
-    for thing, type in [(one, E.START), (one, E.START), (one, E.STOP), (two, E.START)]:
-        thing.handle(type)
-
-    stats = recorder.machines["Thing"]
-    assert (stats.created, stats.invalid) == (2, 0)
-    assert dict(stats.transitions) == {("NEW", "UP"): 2, ("UP", "UP"): 1, ("UP", "DOWN"): 1}
-
-
-def test_entities_by_state_are_derived_from_the_transitions(recorder: TransitionRecorder) -> None:
-    things = [Thing(recorder, f"thing_{number}") for number in range(4)]
-
-    for thing in things[1:]:
-        thing.handle(E.START)
-    things[3].handle(E.STOP)
-
-    assert recorder.machines["Thing"].entities() == {"NEW": 1, "UP": 2, "DOWN": 1}
-
-
 def test_kinds_of_machines_are_counted_apart(recorder: TransitionRecorder) -> None:
     Thing(recorder).handle(E.START)
     Thing(recorder, machine="Gadget")
@@ -175,18 +154,6 @@ def test_transitions_are_journaled_with_the_event_that_is_being_handled(tmp_path
         row | {"seq": 2, "from_state": "UP", "event_type": "START", "to_state": "UP", "at": 2_000},
         row | {"seq": 2, "from_state": "UP", "event_type": "STOP", "to_state": "DOWN", "at": 2_000},
     ]
-
-
-def test_invalid_transition_is_journaled_as_such(tmp_path: Path) -> None:
-    journal = JournalWriter(tmp_path / "journal")
-    thing = Thing(TransitionRecorder(journal))
-
-    begin(journal, 1_000)
-    thing.handle(E.STOP)
-    journal.close()
-
-    (row,) = read_rows(journal.path, TRANSITIONS)
-    assert (row["from_state"], row["event_type"], row["to_state"], row["valid"]) == ("NEW", "STOP", "NEW", False)
 
 
 def test_metrics_tell_transitions_invalid_ones_and_kept_entities(recorder: TransitionRecorder) -> None:
