@@ -182,7 +182,8 @@ class QueueCluster(Cluster):
         return f"user {app.user} has used" if is_user_full(leaf, app.user, partition, amounts) else None
 
     def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
-        if request.host not in (None, node.host) and not request.relax_locality:
+        named, there = (request.rack, node.rack) if request.host is None else (request.host, node.host)
+        if named not in (None, there) and not request.relax_locality:
             return False
         return (
             not node.is_draining

@@ -6,179 +6,110 @@ from typing import Any
 
 import pytest
 
-from dispatcher.testing import ManualClock
-from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.services.scheduling_monitor import SchedulingMonitor
 
+from ....kit.scenarios import play
 from ..builders import Workshop
 from .queue_cluster import QueueCluster
+from .stage import SchedulerStage
 
-ONE = Resource(1, 1)
 GRACE_MS = 100
 ALL = {"enabled": True, "total_preemption_per_round": 1, "natural_termination_factor": 1}
 PREEMPTION = {**ALL, "max_wait_before_kill_ms": GRACE_MS}
 
 
-def halves(*, on_heartbeat: bool = False, preemption: dict[str, Any] | None = None, **a: Any) -> QueueCluster:
-    """Two queues of half of two nodes of 10 each; `a`: further keys of queue a."""
+def halves(*, on_heartbeat: bool = False, preemption: dict[str, Any] | None = None) -> QueueCluster:
+    """Two queues of half of two nodes of 10 each."""
     free = {"capacity": 50, "user_limit_factor": 100, "maximum_am_resource_percent": 20}
-    cluster = QueueCluster(
-        {"name": "a", **free, **a},
+    return QueueCluster(
+        {"name": "a", **free},
         {"name": "b", **free},
         on_heartbeat=on_heartbeat,
         preemption=preemption or PREEMPTION,
     )
-    for host in ("n1", "n2"):
-        cluster.add_node(host)
-    return cluster
 
 
-def run_round(cluster: QueueCluster, later_ms: int = 0) -> None:
-    clock = cluster.context.timers
-    assert isinstance(clock, ManualClock)
-    clock.advance(later_ms)
-    cluster.post(SchedulerEvent(SchedulerEventType.EDIT_SCHEDULE, "root"))
-    cluster.check()
+class PreemptionStage(SchedulerStage):
+    def do_round(self, later_ms: str = "0") -> None:
+        self.cluster.context.timers.advance(int(later_ms))
+        self.cluster.post(SchedulerEvent(SchedulerEventType.EDIT_SCHEDULE, "root"))
+
+    def see_noticed(self, name: str) -> list[str]:
+        """What the master hears of; once each."""
+        names = {container.entity: key for key, container in self.containers.items()}
+        return [names[container.entity] for container in self.cluster.heartbeat(self.attempts[name]).preempted]
+
+    def see_settled(self) -> list[bool]:
+        return [self.cluster.scheduler.is_settled]
+
+    def see_preempted(self, name: str) -> list[str]:
+        ends = {key: container.status for key, container in self.containers.items()}
+        return [key for key, end in ends.items() if key.startswith(name) and end and end.exit_status == EXIT_PREEMPTED]
 
 
-def noticed(cluster: QueueCluster, attempt: str) -> list[str]:
-    return [container.entity for container in cluster.heartbeat(attempt).preempted]
+RICH = "app rich@a starved@b | ask rich 1*20 | ask starved 1 | "
+
+SCENARIOS = {
+    "the application that is served last gives first, and keeps its master": (
+        "app x@a priority=1 | app y@a priority=5 | app z@a priority=1 | app starved@b | ask x 1*8 | ask y 1*8"
+        "| ask z 1*4"
+        "| ask starved 1*6 | round -> noticed:x x8 x7 x6 ; noticed:y ; noticed:z z4 z3 z2"
+    ),
+    "the least urgent containers of an application go first": (
+        "app rich@a starved@b | ask rich 1 | ask rich 1^20 | ask rich 1^10 | ask rich 1*17 | ask starved 1 1 | round"
+        "-> noticed:rich rich2 rich3"
+    ),
+    # It was told of each notice that it had not fetched: of one container several times, and of some without notice.
+    "a master is not told of a notice that no longer holds": f"{RICH} round | stop starved | round -> noticed:rich",
+    "a master is told once of a container that is selected again": (
+        f"{RICH} round | stop starved | round | app next@b | ask next 1 | round -> noticed:rich rich20"
+    ),
+    "a container runs on within its grace": f"{RICH} round | round 99 -> preempted:rich ; starved",
+    "a container is killed once its grace is over": (
+        f"{RICH} round | round 100 -> preempted:rich rich20 ; count:starved 1"
+    ),
+    "a preempted container that its master has not fetched is asked for again": (
+        "app rich@a starved@b | ask rich 1*19 | hush | ask rich 1 | ask starved 1 | round | round 100 | fetch"
+        "-> count:starved 1 ; waits rich:1 ; count:rich 19"
+    ),
+    "a container that has ended is not noticed": (
+        "app rich@a starved@b | ask rich 1*20 | ask starved 1 1 | round | end rich20 -> noticed:rich rich19"
+    ),
+    "the scheduler is settled when a round selects nothing until something happens": (
+        "app rich@a starved@b | ask rich 1*20 -> settled False | round -> settled True | ask starved 1 -> settled False"
+        "| round -> settled False | round -> settled False"
+    ),
+}  # fmt: skip
+
+ON_HEARTBEATS = {
+    "a reservation is cancelled at once": (
+        "app rich@a starved@b | ask rich 6*3 | beat n1 n2 -> reserved n1 | ask starved 4 | round -> reserved"
+        "; noticed:rich"
+    ),
+    "an ask that no node has room for gets it though the rests of all nodes would do": (
+        "app rich@a starved@b | ask rich 1*9 | beat n1 | ask rich 1*9 | beat n2 | ask starved 2 | beat n1 | round"
+        "-> reserved n1 ; noticed:rich rich18 rich17"
+    ),
+}  # fmt: skip
 
 
-def test_application_that_is_served_last_gives_first() -> None:
-    cluster = halves()
-    attempts = [cluster.attempt_in("a", priority=priority) for priority in (1, 5, 1)]
-    containers = [cluster.get(attempt, *[ONE] * count) for attempt, count in zip(attempts, (8, 8, 4), strict=True)]
-    starved = cluster.attempt_in("b")
-    cluster.ask(starved, *[ONE] * 6)
-
-    run_round(cluster)
-
-    all_but_the_master, the_newest = containers[2][:0:-1], containers[0][:-4:-1]
-    assert [noticed(cluster, attempt) for attempt in attempts] == [
-        [container.entity for container in selected] for selected in (the_newest, [], all_but_the_master)
-    ]
-
-
-def test_least_urgent_containers_of_an_application_go_first() -> None:
-    cluster = halves()
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    requests = [cluster.request(ONE, priority=priority) for priority in (0, 20, 10)]
-    _, last, middle = (container.entity for container in cluster.get(rich, *requests))
-    master_and_rest = cluster.get(rich, *[ONE] * 17)
-    cluster.ask(starved, ONE, ONE)
-
-    run_round(cluster)
-
-    assert len(master_and_rest) == 17
-    assert noticed(cluster, rich) in ([last, middle], [middle, last])
-
-
-@pytest.mark.parametrize("is_selected_again", [False, True])
-def test_master_is_told_only_of_notices_that_hold_and_of_each_once(is_selected_again: bool) -> None:
-    """It was told of each notice that it had not pulled: of one container several times, and of some without notice."""
-    cluster = halves()
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    containers = cluster.get(rich, *[ONE] * 20)
-    cluster.ask(starved, ONE)
-    run_round(cluster)
-
-    cluster.remove_attempt(starved)
-    run_round(cluster)
-    if is_selected_again:
-        cluster.ask(cluster.attempt_in("b"), ONE)
-        run_round(cluster)
-
-    assert noticed(cluster, rich) == ([containers[-1].entity] if is_selected_again else [])
-
-
-@pytest.mark.parametrize("later_ms", [GRACE_MS - 1, GRACE_MS])
-def test_container_is_killed_once_its_grace_is_over(later_ms: int) -> None:
-    cluster = halves()
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    containers = cluster.get(rich, *[ONE] * 20)
-    cluster.ask(starved, ONE)
-    run_round(cluster)
-
-    run_round(cluster, later_ms)
-
-    is_over = later_ms == GRACE_MS
-    status = containers[-1].status
-    assert (status is not None and status.exit_status == EXIT_PREEMPTED) == is_over
-    assert len(cluster.pull(starved)) == is_over
-
-
-def test_preempted_container_that_its_master_has_not_pulled_is_asked_for_again() -> None:
-    cluster = halves()
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    cluster.get(rich, *[ONE] * 19)
-    cluster.ask(rich, ONE)
-    cluster.ask(starved, ONE)
-    run_round(cluster)
-
-    run_round(cluster, GRACE_MS)
-
-    assert len(cluster.pull(starved)) == 1
-    assert [attempt for attempt, _ in cluster.scheduler.waiting()] == [rich]
-    assert cluster.pull(rich) == []
-
-
-def test_reservation_is_cancelled_at_once() -> None:
-    cluster = halves(on_heartbeat=True)
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    cluster.ask(rich, *[Resource(6, 6)] * 3)
-    for host in ("n1", "n2"):
-        cluster.tracker.heartbeat(f"{host}:45454")
-    reserved = [container for container in cluster.context.containers.values() if container.state.name == "RESERVED"]
-    cluster.ask(starved, Resource(4, 4))
-
-    run_round(cluster)
-
-    assert len(reserved) == 1
-    assert reserved[0].entity not in cluster.context.containers
-    assert noticed(cluster, rich) == []
-
-
-def test_ask_that_no_node_has_room_for_gets_it_though_the_rests_of_all_nodes_would_do() -> None:
-    cluster = halves(on_heartbeat=True)
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    for host in ("n1", "n2"):
-        cluster.ask(rich, *[ONE] * 9)
-        cluster.tracker.heartbeat(f"{host}:45454")
-    cluster.get(rich)
-    cluster.ask(starved, Resource(2, 2))
-    cluster.tracker.heartbeat("n1:45454")
-
-    run_round(cluster)
-
-    assert any(container.state.name == "RESERVED" for container in cluster.context.containers.values())
-    assert len(noticed(cluster, rich)) == 2
+@pytest.mark.parametrize(
+    ("script", "on_heartbeat"),
+    [pytest.param(script, False, id=name) for name, script in SCENARIOS.items()]
+    + [pytest.param(script, True, id=name) for name, script in ON_HEARTBEATS.items()],
+)
+def test_round(script: str, on_heartbeat: bool) -> None:
+    play(PreemptionStage(halves(on_heartbeat=on_heartbeat)), f"node n1 n2 | {script}")
 
 
 def test_small_cluster_gives_one_container_although_it_is_more_than_a_round_s_share() -> None:
-    cluster = halves(preemption={"enabled": True})
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    first, second = cluster.get(rich, Resource(9, 9), Resource(9, 9))
-    cluster.ask(starved, Resource(8, 8))
+    script = (
+        "node n1 n2 | app rich@a starved@b | ask rich 9 9 | ask starved 8 | round -> rich n1 n2 ; noticed:rich rich2"
+    )
 
-    run_round(cluster)
-
-    assert first.node != second.node
-    assert noticed(cluster, rich) == [second.entity]
-
-
-def test_ended_container_is_not_noticed() -> None:
-    cluster = halves()
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    containers = cluster.get(rich, *[ONE] * 20)
-    cluster.ask(starved, ONE, ONE)
-    run_round(cluster)
-
-    cluster.finish(containers[-1])
-
-    assert noticed(cluster, rich) == [containers[-2].entity]
+    play(PreemptionStage(halves(preemption={"enabled": True})), script)
 
 
 # -- the monitor ------------------------------------------------------------------------------------------------------
@@ -197,18 +128,3 @@ def test_monitor_posts_a_round_each_interval_until_the_scheduler_is_settled(work
 
     assert posted == [0, 1, 1, 2, 2, 2, 3, 3]
     assert workshop.posted.news() == ["Scheduler EDIT_SCHEDULE"] * 3
-
-
-def test_scheduler_is_settled_when_a_round_selects_nothing_until_something_happens() -> None:
-    cluster = halves()
-    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
-    cluster.get(rich, *[ONE] * 20)
-    settled = []
-
-    for step in (lambda: None, lambda: cluster.ask(starved, ONE), lambda: None):
-        step()
-        settled.append(cluster.scheduler.is_settled)
-        run_round(cluster)
-        settled.append(cluster.scheduler.is_settled)
-
-    assert settled == [False, True, False, False, False, False]

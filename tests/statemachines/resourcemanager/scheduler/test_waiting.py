@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMNodeEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, KnownCauses, NodeLooks, why_unplaced
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 from statemachines.simulation.workload import NodeSpec
 
+from ....kit.scenarios import play
 from ..cluster import Cluster
 from .queue_cluster import QueueCluster
+from .stage import SchedulerStage
 
 ONE = Resource(1, 1)
-BIG = Resource(16_384, 2_000)
 
 
 def only(cluster: Cluster, attempt: str) -> WaitingAsk:
@@ -30,13 +30,9 @@ def only(cluster: Cluster, attempt: str) -> WaitingAsk:
     return ask
 
 
-def is_served(cluster: Cluster, attempt: str) -> bool:
-    return cluster.scheduler.waiting_asks(attempt) == [] and len(cluster.pull(attempt)) == 1
-
-
 @pytest.fixture
 def cluster() -> Cluster:
-    return Cluster(FifoScheduler)
+    return Cluster()
 
 
 @pytest.fixture
@@ -49,244 +45,160 @@ def beating() -> Cluster:
     return Cluster(make, scheduler={"node_locality_delay": 1, "rack_locality_additional_delay": 1})
 
 
-# -- nodes ------------------------------------------------------------------------------------------------------------
+# -- reasons ----------------------------------------------------------------------------------------------------------
 
 
-def test_no_node_has_enough_free(cluster: Cluster) -> None:
-    holders = []
-    for host, memory_mb in (("n1", 17_000), ("n17", 20_000)):
-        cluster.add_node(host, memory_mb, 9_000)
-        at_host = cluster.request(Resource(8_000, 1_000), host=host, relax_locality=False)
-        holders += cluster.get(cluster.new_attempt(), at_host)
-    attempt = cluster.new_attempt()
-    cluster.ask(attempt, BIG)
+class Wait(NamedTuple):
+    """What brings it about that x waits, what it hears of that, and what ends it."""
 
-    ask = only(cluster, attempt)
-
-    assert ask.sentence == "no node has 16,384 MB free; the closest, n17:45454, has 12,000 MB"
-    assert (ask.reason.cause, ask.reason.node, ask.reason.resource) == (WaitCause.NO_ROOM, "n17:45454", "memory_mb")
-    assert (ask.reason.needed, ask.reason.available) == (16_384, 12_000)
-    for holder in holders:
-        cluster.finish(holder)
-    assert is_served(cluster, attempt)
+    script: str
+    sentence: str
+    cause: WaitCause
+    end: str = ""
 
 
-def test_each_type_is_free_somewhere_but_not_together(cluster: Cluster) -> None:
-    cluster.add_node("n1", 20_000, 1_000)
-    cluster.add_node("n2", 10_000, 9_000)
-    cluster.add_node("n3", 30_000, 9_000)
-    (holder,) = cluster.get(cluster.new_attempt(), Resource(25_000, 1_000))
-    attempt = cluster.new_attempt()
-    cluster.ask(attempt, BIG)
+BIG_NODES = "node n1 n2 20000x9000 | node n3 8192x9000 | app x | ban x n2 | ask x 16384x2000*2"
 
-    assert only(cluster, attempt).sentence == (
-        "no node has 16,384 MB and 2 vcores free at once; the closest, n3:45454, has 5,000 MB"
-    )
-    cluster.finish(holder)
-    assert is_served(cluster, attempt)
-
-
-def test_no_node_could_ever_take_it(cluster: Cluster) -> None:
-    cluster.add_node("n1", 8_192, 9_000)
-    attempt = cluster.new_attempt()
-    cluster.ask(attempt, BIG)
-
-    ask = only(cluster, attempt)
-
-    assert ask.reason.cause is WaitCause.NEVER_FITS
-    assert ask.sentence == (
-        "no node could ever take it: it needs 16,384 MB, and the largest, n1:45454, has 8,192 MB in all"
-    )
-    cluster.add_node("n2", 20_000, 9_000)
-    assert is_served(cluster, attempt)
-
-
-def test_gpus_and_other_types_are_named(cluster: Cluster) -> None:
-    cluster.add_node("n1", gpus=2, model="T4", others={"fpga": 1})
-    holder = cluster.new_attempt()
-    cluster.get(holder, Resource(1, 1, gpus=1))
-    attempts = [cluster.new_attempt() for _ in range(4)]
-    cluster.ask(attempts[0], Resource(1, 1, gpus=2))
-    cluster.ask(attempts[1], Resource(1, 1, gpus=3, gpu_milli=500))
-    cluster.ask(attempts[2], Resource(1, 1, others=(("fpga", 2),)))
-    cluster.ask(attempts[3], cluster.request(Resource(1, 1, gpus=1), gpu_models=frozenset({"A100", "V100"})))
-
-    assert [only(cluster, attempt).sentence for attempt in attempts] == [
+NODES = {
+    "no node has enough free": Wait(
+        "node n1 17000x9000 | node n17 20000x9000 | app h x | ask h 8000x1000!n1 8000x1000!n17 | ask x 16384x2000",
+        "no node has 16,384 MB free; the closest, n17:45454, has 12,000 MB",
+        WaitCause.NO_ROOM,
+        "end h1 h2 -> count:x 1",
+    ),
+    "no node has enough free of two types": Wait(
+        "node n1 | app h x | ask h 5 | ask x 10",
+        "no node has 10 MB and 0.01 vcores free; the closest, n1:45454, has 5 MB and 0.005 vcores",
+        WaitCause.NO_ROOM,
+        "end h1 -> x n1",
+    ),
+    "each type is free somewhere but not together": Wait(
+        "node n1 20000x1000 | node n2 10000x9000 | node n3 30000x9000 | app h x | ask h 25000x1000 | ask x 16384x2000",
+        "no node has 16,384 MB and 2 vcores free at once; the closest, n3:45454, has 5,000 MB",
+        WaitCause.NO_ROOM,
+        "end h1 -> x n3",
+    ),
+    "no node could ever take it": Wait(
+        "node n1 8192x9000 | app x | ask x 16384x2000",
+        "no node could ever take it: it needs 16,384 MB, and the largest, n1:45454, has 8,192 MB in all",
+        WaitCause.NEVER_FITS,
+        "node n2 20000x9000 -> x n2",
+    ),
+    "GPUs are in use": Wait(
+        "node n1 10g2 | app h x | ask h 1g1 | ask x 1g2",
         "no node has 2 GPUs free; the closest, n1:45454, has 1 GPU",
+        WaitCause.NO_ROOM,
+        "end h1 -> x n1",
+    ),
+    "no node has so many GPUs": Wait(
+        "node n1 10g2 | app x | ask x 1g3:500",
         "no node could ever take it: it needs 3 GPUs, and the largest, n1:45454, has 2 GPUs in all",
+        WaitCause.NEVER_FITS,
+    ),
+    "no node has so much of another type": Wait(
+        "node n1 10f1 | app x | ask x 1f2",
         "no node could ever take it: it needs 2 fpga, and the largest, n1:45454, has 1 fpga in all",
+        WaitCause.NEVER_FITS,
+    ),
+    "no node has GPUs of that model": Wait(
+        "node n1 10g2 model=T4 | app x | ask x 1g1~A100+V100",
         "no node could ever take it: none has 1 MB, 0.001 vcores and 1 GPU of model A100 or V100",
-    ]
-
-
-def test_there_are_no_nodes(cluster: Cluster) -> None:
-    attempt = cluster.new_attempt()
-    cluster.ask(attempt, ONE)
-    cluster.ask(attempt, cluster.request(ONE, node_label="gpu"))
-
-    sentences = [ask.sentence for ask in cluster.scheduler.waiting_asks(attempt)]
-    cluster.add_node("n1")
-    later = only(cluster, attempt)
-
-    assert sentences == ["the cluster has no nodes", "partition gpu has no nodes"]
-    assert (later.sentence, later.partition) == ("partition gpu has no nodes", "gpu")
-
-
-def test_nodes_are_there_but_out_of_use(cluster: Cluster) -> None:
-    """They were all decommissioned, and the reason was that the cluster had none."""
-    first, second, third = (cluster.add_node(f"n{number}") for number in range(3))
-    cluster.add_node("labelled", partition="gpu")
-    attempt = cluster.new_attempt()
-    for node in (first, second):
-        cluster.post(RMNodeEvent(RMNodeEventType.DECOMMISSION, node))
-    cluster.lose_node(third)
-    cluster.ask(attempt, ONE)
-
-    reason = only(cluster, attempt).reason
-
-    assert reason.cause is WaitCause.NO_NODES
-    assert reason.sentence == "the default partition has no nodes in use: 2 decommissioned, 1 lost"
-
-
-def test_only_other_partitions_have_nodes(cluster: Cluster) -> None:
-    cluster.add_node("labelled", partition="gpu")
-    attempt = cluster.new_attempt()
-    cluster.ask(attempt, ONE)
-
-    assert only(cluster, attempt).sentence == "the default partition has no nodes"
-
-
-def test_host_that_it_requires_is_missing_or_blacklisted(cluster: Cluster) -> None:
-    cluster.add_node("n1")
-    attempt = cluster.new_attempt()
-    cluster.ask(attempt, cluster.request(ONE, host="n2", relax_locality=False))
-
-    missing = only(cluster, attempt)
-    cluster.blacklist(attempt, ("n2",))
-    cluster.add_node("n2")
-    blacklisted = only(cluster, attempt)
-    cluster.blacklist(attempt, removals=("n2",))
-
-    assert missing.sentence == "it accepts no node but those of host n2, which has none"
-    assert (missing.hosts, missing.reason.cause) == (("n2",), WaitCause.PLACEMENT)
-    assert blacklisted.sentence == "it accepts no node but those of host n2, which it has blacklisted"
-    assert is_served(cluster, attempt)
-
-
-def test_nodes_with_room_are_blacklisted(cluster: Cluster) -> None:
-    """It was said that no node had room, though the blacklisted ones were empty."""
-    cluster.add_node("n1", 20_000, 9_000)
-    cluster.add_node("n2", 20_000, 9_000)
-    cluster.add_node("n3", 8_192, 9_000)
-    attempt = cluster.new_attempt()
-    cluster.blacklist(attempt, ("n2",))
-    (holder,) = cluster.get(attempt, BIG)
-    cluster.ask(attempt, BIG)
-
-    full = only(cluster, attempt)
-    cluster.blacklist(attempt, ("n1",))
-    small = only(cluster, attempt)
-
-    assert (full.reason.cause, small.reason.cause) == (WaitCause.NO_ROOM, WaitCause.NEVER_FITS)
-    assert full.sentence == (
-        "no node that it hasn't blacklisted has 16,384 MB free; the closest, n1:45454, has 3,616 MB"
-    )
-    assert small.sentence == (
+        WaitCause.NEVER_FITS,
+    ),
+    "there are no nodes": Wait("app x | ask x 1", "the cluster has no nodes", WaitCause.NO_NODES, "node n1 -> x n1"),
+    "its partition has no nodes": Wait(
+        "node n1 | app x | ask x 1#gpu", "partition gpu has no nodes", WaitCause.NO_NODES, "label n1 gpu -> x n1"
+    ),
+    "only other partitions have nodes": Wait(
+        "node n1 partition=gpu | app x | ask x 1", "the default partition has no nodes", WaitCause.NO_NODES
+    ),
+    "all nodes are lost": Wait(
+        "node n1 | lose n1 | app x | ask x 1", "the cluster has no nodes in use: 1 lost", WaitCause.NO_NODES
+    ),
+    # They were all decommissioned, and the reason was that the cluster had none.
+    "nodes are there but out of use": Wait(
+        "node n0 n1 n2 | node n3 partition=gpu | app x | decommission n0 n1 | lose n2 | ask x 1",
+        "the default partition has no nodes in use: 2 decommissioned, 1 lost",
+        WaitCause.NO_NODES,
+    ),
+    "the host that it requires is missing": Wait(
+        "node n1 | app x | ask x 1!n2",
+        "it accepts no node but those of host n2, which has none",
+        WaitCause.PLACEMENT,
+        "node n2 -> x n2",
+    ),
+    "the host that it requires is blacklisted": Wait(
+        "node n1 | app x | ask x 1!n2 | ban x n2 | node n2",
+        "it accepts no node but those of host n2, which it has blacklisted",
+        WaitCause.PLACEMENT,
+        "unban x n2 -> x n2",
+    ),
+    # It was said that no node had room, though the blacklisted ones were empty.
+    "nodes with room are blacklisted": Wait(
+        BIG_NODES,
+        "no node that it hasn't blacklisted has 16,384 MB free; the closest, n1:45454, has 3,616 MB",
+        WaitCause.NO_ROOM,
+        "unban x n2 -> x n1 n2",
+    ),
+    "nodes that are large enough are blacklisted": Wait(
+        f"{BIG_NODES} | ban x n1",
         "no node that it hasn't blacklisted could ever take it: it needs 16,384 MB, and the largest, n3:45454, "
-        "has 8,192 MB in all"
-    )
-    assert holder.node == "n1:45454"
+        "has 8,192 MB in all",
+        WaitCause.NEVER_FITS,
+    ),
+    "all hosts are blacklisted": Wait(
+        "node n1 | app x | ban x n1 | ask x 1",
+        "it has blacklisted all hosts",
+        WaitCause.PLACEMENT,
+        "unban x n1 -> x n1",
+    ),
+    "nodes are being decommissioned": Wait(
+        "node n1 | app h x | ask h 1 | drain n1 | ask x 1",
+        "all nodes that could take it are being decommissioned, such as n1:45454",
+        WaitCause.DRAINING,
+        "undrain n1 -> x n1",
+    ),
+}
 
+RACKS = (
+    "node n1 rack=/r1 | node n2 rack=/r2 | node n3 rack=/r1 | app h x | ask h 10 | beat n1 | launch h1 | ask x 1@n1@/r1"
+)
 
-def test_all_hosts_are_blacklisted(cluster: Cluster) -> None:
-    cluster.add_node("n1")
-    attempt = cluster.new_attempt()
-    cluster.blacklist(attempt, ("n1",))
-    cluster.ask(attempt, ONE)
-
-    assert only(cluster, attempt).sentence == "it has blacklisted all hosts"
-    cluster.blacklist(attempt, removals=("n1",))
-    assert is_served(cluster, attempt)
-
-
-def test_nodes_are_being_decommissioned(cluster: Cluster) -> None:
-    node = cluster.add_node("n1")
-    cluster.get(cluster.new_attempt(), ONE)
-    cluster.decommission(node)
-    attempt = cluster.new_attempt()
-    cluster.ask(attempt, ONE)
-
-    ask = only(cluster, attempt)
-
-    assert ask.sentence == "all nodes that could take it are being decommissioned, such as n1:45454"
-    assert ask.reason.cause is WaitCause.DRAINING
-    cluster.recommission(node)
-    cluster.tracker.heartbeat(node)
-    assert is_served(cluster, attempt)
-
-
-# -- on heartbeats ----------------------------------------------------------------------------------------------------
-
-
-def test_locality_delay(beating: Cluster) -> None:
-    near, _far = beating.add_node("n1", rack="/r1"), beating.add_node("n2", rack="/r2")
-    other = beating.add_node("n3", rack="/r1")
-    beating.tracker.heartbeat(near)
-    holder = beating.new_attempt()
-    beating.ask(holder, Resource(10, 10))
-    beating.tracker.heartbeat(near)
-    (held,) = beating.pull(holder)
-    beating.tracker.heartbeat(near, launched=(held.entity,))
-    attempt = beating.new_attempt()
-    beating.ask(attempt, beating.request(ONE, host="n1", rack="/r1"))
-
-    first = only(beating, attempt)
-    beating.tracker.heartbeat("n2:45454")
-    second = only(beating, attempt)
-
-    assert first.reason.cause is WaitCause.LOCALITY
-    assert first.sentence == (
+HEARTBEATS = {
+    "it lets heartbeats pass": Wait(
+        RACKS,
         "it prefers host n1, and has let 0 of 1 heartbeats pass before it accepts other nodes of rack /r1, though node "
-        "n3:45454 has room"
-    )
-    assert first.hosts == ("n1",)
-    assert second.sentence == "node n3:45454 has room: it gets its container with the node's next heartbeat"
-    assert second.reason.cause is WaitCause.HEARTBEAT
-    beating.tracker.heartbeat(other)
-    assert is_served(beating, attempt)
+        "n3:45454 has room",
+        WaitCause.LOCALITY,
+    ),
+    "it waits for the heartbeat of a node that has room": Wait(
+        f"{RACKS} | beat n2",
+        "node n3:45454 has room: it gets its container with the node's next heartbeat",
+        WaitCause.HEARTBEAT,
+        "beat n3 -> x n3",
+    ),
+}
 
+# What the queue may use leaves room for the reservation, and no node has it.
+RESERVED = (
+    "node n1 | node n2 20 | node n3 10x0 | node n4 0x10 | app h@a | ask h 6 1!n2 | beat n1 n2 | launch h1 h2"
+    "| drain n2 | "
+)
 
-def test_node_is_reserved_for_it_and_for_another() -> None:
-    cluster = QueueCluster({"name": "a"}, maximum_am_resource_percent=100, on_heartbeat=True)
-    node, draining = cluster.add_node("n1"), cluster.add_node("n2", 20, 20)
-    cluster.add_node("n3", 10, 0)  # what the queue may use leaves room for the reservation, and no node has it
-    cluster.add_node("n4", 0, 10)
-    holder = cluster.attempt_in("a")
-    cluster.ask(holder, Resource(6, 6), cluster.request(ONE, host="n2", relax_locality=False))
-    for each in (node, draining):
-        cluster.tracker.heartbeat(each)
-    held = {container.node: container for container in cluster.pull(holder)}
-    for each in (node, draining):
-        cluster.tracker.heartbeat(each, launched=(held[each].entity,))
-    cluster.decommission(draining)
-    large, small = cluster.attempt_in("a"), cluster.attempt_in("a")
-    cluster.ask(large, Resource(7, 7))
-    cluster.tracker.heartbeat(node)
-    cluster.ask(small, ONE)
-
-    own, others = only(cluster, large), only(cluster, small)
-
-    assert own.sentence == "node n1:45454 is reserved for it and has 4 MB of the 7 MB that it needs"
-    assert (own.reason.cause, own.reason.node) == (WaitCause.RESERVED, node)
-    app = cluster.app_of(large).id
-    assert others.sentence == f"node n1:45454 is reserved for {app}, and no other could take it"
-    assert others.reason.cause is WaitCause.RESERVED
-    cluster.finish(held[node])
-    assert is_served(cluster, large)
-    assert is_served(cluster, small)
-
-
-# -- limits -----------------------------------------------------------------------------------------------------------
+RESERVATIONS = {
+    "a node is reserved for it": Wait(
+        RESERVED + "app x@a | ask x 7 | beat n1",
+        "node n1:45454 is reserved for it and has 4 MB of the 7 MB that it needs",
+        WaitCause.RESERVED,
+        "end h1 -> x n1",
+    ),
+    "a node is reserved for another": Wait(
+        RESERVED + "app l x@a | ask l 7 | beat n1 | ask x 1",
+        "node n1:45454 is reserved for application_0_0002, and no other could take it",
+        WaitCause.RESERVED,
+        "end h1 -> l n1 ; x n1",
+    ),
+}
 
 
 def halves(**more: Any) -> QueueCluster:
@@ -297,124 +209,146 @@ def halves(**more: Any) -> QueueCluster:
     return cluster
 
 
-def test_queue_is_at_its_limit() -> None:
-    cluster = halves()
-    attempt = cluster.attempt_in("research")
-    containers = cluster.get(attempt, *[Resource(30_720, 1_000)] * 3)
+LARGE = "am_resource=10240x1000"
+MASTERS = (
+    "the masters of queue root.research have used 6,144 MB of the 6,144 MB that they may use, 10 % of its maximum"
+    "; this "
+    "application's master needs 6,144 MB"
+)
 
-    ask = only(cluster, attempt)
+LIMITS: dict[str, tuple[dict[str, Any], Wait]] = {
+    "its queue is at its limit": (
+        {},
+        Wait(
+            "app x@research | ask x 30720x1000*3",
+            "queue root.research has used 61,440 MB of its 61,440 MB; the request needs 30,720 MB",
+            WaitCause.QUEUE_LIMIT,
+            "end x1 -> count:x 2 ; waits",
+        ),
+    ),
+    "its user is beyond the limit": (
+        {"user_limit_factor": 0.5},
+        Wait(
+            "app x@research | ask x 10240x1000*5",
+            "user ann has used 40,960 MB in queue root.research, where the limit of a user is 30,720 MB with 1 "
+            "active user",
+            WaitCause.USER_LIMIT,
+            "end x1 -> count:x 4 ; waits",
+        ),
+    ),
+    "masters use their share": (
+        {"maximum_am_resource_percent": 10},
+        Wait(
+            "app p x@research am_resource=6144x1000 | ask p 6144x1000 | ask x 6144x1000",
+            MASTERS,
+            WaitCause.AM_LIMIT,
+            "stop p -> count:x 1",
+        ),
+    ),
+    "masters use their share, and others come first": (
+        {"maximum_am_resource_percent": 10},
+        Wait(
+            "app p q x@research am_resource=6144x1000 | ask p 6144x1000 | ask q 6144x1000 | ask x 6144x1000",
+            f"{MASTERS}, and other applications come first",
+            WaitCause.AM_LIMIT,
+            "stop p -> x | stop q -> count:x 1",
+        ),
+    ),
+    # One user at the limit does not hold up the next.
+    "masters of its user use their part": (
+        {"maximum_am_resource_percent": 50, "minimum_user_limit_percent": 20, "user_limit_factor": 0.5},
+        Wait(
+            f"app p x@research {LARGE} | app o@research user=bob {LARGE} | ask p 10240x1000 | ask x 10240x1000"
+            "| ask o 10240x1000 -> count:o 1",
+            "the masters of user ann have used 10,240 MB of the 15,360 MB that one user's may use in queue "
+            "root.research; "
+            "this application's master needs 10,240 MB",
+            WaitCause.USER_AM_LIMIT,
+            "stop p -> count:x 1",
+        ),
+    ),
+    "fewer active users let masters start": (
+        {"maximum_am_resource_percent": 60, "minimum_user_limit_percent": 10},
+        Wait(
+            "app b@research user=bob am_resource=1 | app a@research am_resource=1 | ask b 1000000x1 | ask a 1000000x1"
+            f"| app p x@research {LARGE} | ask p 10240x1000 | ask x 10240x1000",
+            "the masters of user ann have used 10,241 MB of the 18,432 MB that one user's may use in queue "
+            "root.research; this application's master needs 10,240 MB",
+            WaitCause.USER_AM_LIMIT,
+            "stop b -> count:x 1",
+        ),
+    ),
+    "its queue may not use the partition": (
+        {},
+        Wait(
+            "node g1 102400x100000 partition=gpu | app x@b | ask x 1#gpu",
+            "queue root.b may not use partition gpu",
+            WaitCause.PARTITION,
+        ),
+    ),
+}
 
-    assert ask.sentence == "queue root.research has used 61,440 MB of its 61,440 MB; the request needs 30,720 MB"
-    assert (ask.reason.cause, ask.reason.queue, ask.reason.available) == (WaitCause.QUEUE_LIMIT, "root.research", 0)
-    cluster.finish(containers[0])
-    assert is_served(cluster, attempt)
+
+def check(stage: SchedulerStage, wait: Wait) -> None:
+    play(stage, wait.script)
+
+    ask = only(stage.cluster, stage.attempts["x"])
+
+    assert (ask.sentence, ask.reason.cause) == (wait.sentence, wait.cause)
+    if wait.end:
+        play(stage, wait.end)
 
 
-def test_user_is_beyond_its_limit() -> None:
-    cluster = halves(user_limit_factor=0.5)
-    attempt = cluster.attempt_in("research", "ann")
-    containers = cluster.get(attempt, *[Resource(10_240, 1_000)] * 5)
-
-    ask = only(cluster, attempt)
-
-    assert ask.sentence == (
-        "user ann has used 40,960 MB in queue root.research, where the limit of a user is 30,720 MB with 1 active user"
-    )
-    assert (ask.reason.cause, ask.reason.user) == (WaitCause.USER_LIMIT, "ann")
-    cluster.finish(containers[0])
-    assert is_served(cluster, attempt)
+@pytest.mark.parametrize("wait", NODES.values(), ids=NODES)
+def test_node(cluster: Cluster, wait: Wait) -> None:
+    check(SchedulerStage(cluster), wait)
 
 
-def test_masters_use_their_share() -> None:
-    cluster = halves(maximum_am_resource_percent=10)
-    first, second, third = (cluster.attempt_in("research", am_resource=Resource(6_144, 1_000)) for _ in range(3))
-    for attempt in (first, second, third):
-        cluster.ask(attempt, Resource(6_144, 1_000))
-
-    sentences = [only(cluster, attempt).sentence for attempt in (second, third)]
-
-    assert only(cluster, second).reason.cause is WaitCause.AM_LIMIT
-    assert sentences == [
-        "the masters of queue root.research have used 6,144 MB of the 6,144 MB that they may use, 10 % of its maximum; "
-        f"this application's master needs 6,144 MB{behind}"
-        for behind in ("", ", and other applications come first")
-    ]
-    cluster.remove_attempt(first)
-    assert is_served(cluster, second)
-    assert only(cluster, third).sentence == sentences[0]
+@pytest.mark.parametrize("wait", HEARTBEATS.values(), ids=HEARTBEATS)
+def test_heartbeat(beating: Cluster, wait: Wait) -> None:
+    check(SchedulerStage(beating), wait)
 
 
-def test_users_masters_use_their_part() -> None:
-    cluster = halves(maximum_am_resource_percent=50, minimum_user_limit_percent=20, user_limit_factor=0.5)
-    large = Resource(10_240, 1_000)
-    first, second = (cluster.attempt_in("research", "ann", am_resource=large) for _ in range(2))
-    other = cluster.attempt_in("research", "bob", am_resource=large)
-    for attempt in (first, second, other):
-        cluster.ask(attempt, large)
-
-    ask = only(cluster, second)
-
-    assert ask.sentence == (
-        "the masters of user ann have used 10,240 MB of the 15,360 MB that one user's may use in queue root.research; "
-        "this application's master needs 10,240 MB"
-    )
-    assert (ask.reason.cause, ask.reason.user) == (WaitCause.USER_AM_LIMIT, "ann")
-    assert is_served(cluster, other)  # one user at the limit does not hold up the next
-    cluster.remove_attempt(first)
-    assert is_served(cluster, second)
+@pytest.mark.parametrize("wait", RESERVATIONS.values(), ids=RESERVATIONS)
+def test_reservation(wait: Wait) -> None:
+    check(SchedulerStage(QueueCluster({"name": "a"}, maximum_am_resource_percent=100, on_heartbeat=True)), wait)
 
 
-def test_fewer_active_users_let_masters_start() -> None:
-    cluster = halves(maximum_am_resource_percent=60, minimum_user_limit_percent=10)
-    small = Resource(10_240, 1_000)
-    asker = cluster.attempt_in("research", "bob", am_resource=Resource(1, 1))
-    waiter = cluster.attempt_in("research", "ann", am_resource=Resource(1, 1))
-    cluster.ask(asker, Resource(1_000_000, 1))
-    cluster.ask(waiter, Resource(1_000_000, 1))
-    first, second = (cluster.attempt_in("research", "ann", am_resource=small) for _ in range(2))
-    for attempt in (first, second):
-        cluster.ask(attempt, small)
-    assert len(cluster.pull(first)) == 1
-    assert only(cluster, second).reason.cause is WaitCause.USER_AM_LIMIT
-
-    cluster.remove_attempt(asker)
-
-    assert is_served(cluster, second)
-    cluster.check()
+@pytest.mark.parametrize(("queue", "wait"), LIMITS.values(), ids=LIMITS)
+def test_limit(queue: dict[str, Any], wait: Wait) -> None:
+    check(SchedulerStage(halves(**queue)), wait)
 
 
 def test_whole_partition_is_used_though_a_node_has_room() -> None:
     """The node was said to give it a container with its next heartbeat, which it never did."""
+    script = "node n1 | app h@a | app x@a user=bob | ask h 1*10 | node n2 | size n1 1 | ask h 1@n2 | ask x 1"
+    sentence = "queue root has used 11 MB of its 11 MB; the request needs 1 MB"
     cluster = QueueCluster({"name": "a", "user_limit_factor": 100})
-    first = cluster.add_node("n1")
-    holder, waiting = cluster.attempt_in("a"), cluster.attempt_in("a", "bob")
-    cluster.get(holder, *[ONE] * 10)
-    cluster.add_node("n2")
-    cluster.change_capacity(first, 1, 1)
-    cluster.get(holder, *[cluster.request(ONE, host="n2")])
 
-    cluster.ask(waiting, ONE)
+    check(SchedulerStage(cluster), Wait(script, sentence, WaitCause.QUEUE_LIMIT))
 
-    reason = only(cluster, waiting).reason
-    assert (reason.cause, reason.queue, reason.sentence) == (
-        WaitCause.QUEUE_LIMIT,
-        "root",
-        "queue root has used 11 MB of its 11 MB; the request needs 1 MB",
+
+def test_reason_says_what_it_is_about(cluster: Cluster) -> None:
+    stage = SchedulerStage(cluster)
+    play(stage, "node n1 8 | app h x | ask h 5 | ask x 6 | app y | ask y 1!n2 | app z | ask z 1#gpu")
+
+    node, host, label = (only(cluster, stage.attempts[name]) for name in "xyz")
+
+    reason = node.reason
+    assert (reason.node, reason.resource, reason.needed, reason.available) == ("n1:45454", "memory_mb", 6, 3)
+    assert (host.hosts, label.partition) == (("n2",), "gpu")
+    assert cluster.scheduler.why_waiting("appattempt_0_0099_000001", cluster.request(ONE)).sentence.endswith(
+        "has ended"
     )
 
 
-def test_queue_may_not_use_the_partition() -> None:
-    cluster = halves()
-    cluster.add_node("g1", 102_400, 100_000, partition="gpu")
-    attempt = cluster.attempt_in("b")
-    cluster.ask(attempt, cluster.request(ONE, node_label="gpu"))
+def test_reason_names_the_queue_and_the_user() -> None:
+    stage = SchedulerStage(halves(user_limit_factor=0.5, accessible_node_labels={}))
+    play(stage, "app x@research | ask x 10240x1000*5 | app y@b user=bob | ask y 40960x1000*3 | app z@b | ask z 1#gpu")
 
-    ask = only(cluster, attempt)
+    user, _queue, partition = (only(stage.cluster, stage.attempts[name]).reason for name in "xyz")
 
-    assert ask.sentence == "queue root.b may not use partition gpu"
-    assert (ask.reason.cause, ask.reason.partition) == (WaitCause.PARTITION, "gpu")
-    cluster.ask(attempt, ONE)
-    assert len(cluster.pull(attempt)) == 1  # the default partition is another matter
+    assert (user.user, partition.partition) == ("ann", "gpu")
 
 
 # -- the asks ---------------------------------------------------------------------------------------------------------
@@ -446,9 +380,9 @@ def test_ask_keeps_its_time_when_its_requirements_change(cluster: Cluster) -> No
     assert only(cluster, attempt).since_ms == 0
 
 
-@pytest.mark.parametrize("make", [FifoScheduler, CapacityScheduler])
-def test_unknown_attempt_waits_for_nothing(make: Any) -> None:
-    assert Cluster(make).scheduler.waiting_asks("appattempt_0_0099_000001") == []
+@pytest.mark.parametrize("make", [Cluster, QueueCluster])
+def test_unknown_attempt_waits_for_nothing(make: Callable[[], Cluster]) -> None:
+    assert make().scheduler.waiting_asks("appattempt_0_0099_000001") == []
 
 
 def test_report_looks_at_the_nodes_for_a_few_requirements_only(cluster: Cluster) -> None:
