@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from html import unescape
 from typing import Any
 from urllib.parse import urlencode
@@ -10,6 +11,7 @@ from urllib.parse import urlencode
 import httpx
 
 from ..ops.client import Client
+from ..ops.shop import Shop, ShopStage
 from ..ops.stage import OpsStage
 
 OWN_PAGE = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
@@ -53,17 +55,53 @@ def links(page: str, containing: str) -> list[str]:
     return [unescape(each) for each in re.findall(r'(?:href|formaction|action)="([^"]*)"', page) if containing in each]
 
 
+def play_page(visitor: Visitor, verb: str, path: str, *texts: str) -> bool:
+    """`sees PATH TEXT`, `lacks`: in what the page shows, in one line; `html`: in its source. Returns if it is one."""
+    if verb not in ("sees", "lacks", "html"):
+        return False
+    page = visitor.page(path)
+    shown = (page if verb == "html" else text_of(page)).replace(" ", "_")
+    assert [text for text in texts if text in shown] == ([] if verb == "lacks" else list(texts)), shown
+    return True
+
+
 class PageStage(OpsStage):
-    """The stage of scenarios about pages: `sees /failures A_text` and `lacks`, in what the page shows, in one line."""
+    """The stage of scenarios about pages of a dispatcher."""
 
     def __init__(self, visitor: Visitor) -> None:
         super().__init__(visitor)
         self._visitor = visitor
 
     def play(self, verb: str, *words: str) -> None:
-        if verb in ("sees", "lacks"):
-            shown = text_of(self._visitor.page(words[0])).replace(" ", "_")
-            found = [text for text in words[1:] if text in shown]
-            assert found == (list(words[1:]) if verb == "sees" else []), shown
-        else:
+        if not (words and play_page(self._visitor, verb, *words)):
             super().play(verb, *words)
+
+
+class ShopPages(ShopStage):
+    """The stage of scenarios about the pages of a shop's letters. `ask PATH` presses the button of a question.
+
+    `told` is seen on the page of the change that was made. A look `@PATH@PART` is at the links of a page with the part.
+    """
+
+    def __init__(self, shop: Shop, app: Any) -> None:
+        super().__init__(shop, Client(app, "admin"))
+        self._visitor = Visitor(app, "admin")
+        self._made = ""
+
+    def play(self, verb: str, *words: str) -> None:
+        if verb == "ask":
+            answer = self._visitor.answer_question(words[0])
+            assert answer.status_code == 303, answer.text
+            self._made = answer.headers["location"]
+        elif verb == "told":
+            play_page(self._visitor, "sees", self._made, *words)
+        elif verb == "mute":
+            assert "<button" not in self._visitor.page(words[0])
+        elif not (words and play_page(self._visitor, verb, *words)):
+            super().play(verb, *words)
+
+    def look(self, what: str) -> Iterable[object]:
+        if not what.startswith("@"):
+            return super().look(what)
+        _, path, part = what.split("@")
+        return links(self._visitor.page(path), part)

@@ -14,9 +14,10 @@ from dispatcher.ops import OpsConfig, OpsDoor, ops_app
 from dispatcher.web import WebConfig
 
 from ...kit import until
+from ...kit.scenarios import play
 from ..ops.client import ENTITIES_ONLY, WAIT_S, Job, JobEvent, hanging
 from ..ops.shop import Shop
-from .letter_pages import OWN_PAGE, Visitor, links, text_of
+from .letter_pages import OWN_PAGE, ShopPages, Visitor, links, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -38,43 +39,29 @@ def outcome(browser: Visitor, answer: httpx.Response) -> str:
     return text_of(browser.page(answer.headers["location"]))
 
 
-def test_a_selection_is_redelivered_and_told_letter_by_letter(browser: Visitor, shop: Shop) -> None:
-    shop.place("o1", "o2", "again")
-    shop.is_mended = True
-    path = "/changes/redeliver?dispatcher=shop&letter=1&letter=3"
-
-    question = text_of(browser.page(path))
-    answer = browser.answer_question(path)
-
-    assert question.startswith("2 dead letters of shop will be posted to it again")
-    assert "3 Order.PLACED of again: ValueError: no stock 1 Order.PLACED of o1: ValueError: no stock" in question
-    assert shop.dispatcher.await_drained(WAIT_S)
-    told = outcome(browser, answer)
-    assert "By tester" in told
-    assert "1 handled" in told
-    assert "3 failed again ValueError: no stock" in told
-    assert shop.handled == ["o1"]
-
-
-def test_letters_are_discarded_after_the_question_and_not_before(browser: Visitor, shop: Shop) -> None:
-    shop.place("o1", "o2")
-    path = "/changes/discard?dispatcher=shop&letter=2"
-
-    question = text_of(browser.page(path))
-    before = shop.letters()
-    answer = browser.answer_question(path)
-
-    assert "1 dead letter of shop will be removed from the folder for good" in question
-    assert (before, shop.letters()) == (["o1", "o2"], ["o1"])
-    assert "2 discarded" in outcome(browser, answer)
+SCENARIOS = {
+    "a selection is redelivered and told letter by letter": "place o1 o2 again | mend | sees "
+    "/changes/redeliver?dispatcher=shop&letter=1&letter=3 2_dead_letters_of_shop_will_be_posted_to_it_again "
+    "3_Order.PLACED_of_again:_ValueError:_no_stock_1_Order.PLACED_of_o1:_ValueError:_no_stock | ask "
+    "/changes/redeliver?dispatcher=shop&letter=1&letter=3 | go | told By_tester 1_handled "
+    "3_failed_again_ValueError:_no_stock -> handled o1",
+    "letters are discarded after the question and not before": "place o1 o2 | sees "
+    "/changes/discard?dispatcher=shop&letter=2 1_dead_letter_of_shop_will_be_removed_from_the_folder_for_good -> "
+    "letters o1 o2 | ask /changes/discard?dispatcher=shop&letter=2 | told 2_discarded -> letters o1",
+    "all letters that match a search can be chosen": "place o1 p1 o2 | ask "
+    "/changes/discard?dispatcher=shop&search=p1&matching=1 -> letters o1 o2",
+    "nothing chosen is said, and has no button": "place o1 | mute /changes/redeliver?dispatcher=shop | html "
+    "/changes/redeliver?dispatcher=shop No_dead_letter_is_chosen | mute /changes/redeliver?dispatcher=shop&letter=17 "
+    "| html /changes/redeliver?dispatcher=shop&letter=17 No_dead_letter_is_chosen",
+    "changes are listed": "sees /changes No_change_was_made | place o1 | ask "
+    "/changes/discard?dispatcher=shop&letter=1 | sees /changes tester_discard_shop_1",
+    "the page of a dispatcher leads to its stop": "mend -> @/dispatcher/shop@/changes /changes/stop?dispatcher=shop",
+}
 
 
-def test_all_letters_that_match_a_search_can_be_chosen(browser: Visitor, shop: Shop) -> None:
-    shop.place("o1", "p1", "o2")
-
-    browser.answer_question("/changes/discard?dispatcher=shop&search=p1&matching=1")
-
-    assert shop.letters() == ["o1", "o2"]
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_an_administrator_is_asked_and_told(shop: Shop, script: str) -> None:
+    play(ShopPages(shop, ops_app(OpsConfig(control=True))), script)
 
 
 def test_letters_that_left_while_the_question_was_asked_are_not_touched_again(browser: Visitor, shop: Shop) -> None:
@@ -105,14 +92,6 @@ def test_of_a_dispatcher_that_has_stopped_nothing_is_asked_and_nothing_changed(b
     assert "shop: is STOPPED" in answer.text
 
 
-def test_nothing_chosen_is_said_and_has_no_button(browser: Visitor, shop: Shop) -> None:
-    for path in ("/changes/redeliver?dispatcher=shop", "/changes/redeliver?dispatcher=shop&letter=17"):
-        page = browser.page(path)
-        assert "No dead letter is chosen" in page
-        assert "<button" not in page
-    assert browser.send_form("/changes/redeliver", [("dispatcher", "shop")]).status_code == 400
-
-
 def test_a_scheduled_post_is_cancelled(browser: Visitor) -> None:
     with hanging("shop") as shop:
         post = shop.dispatcher.post_every(3600, JobEvent(Job.START), key="daily")
@@ -136,24 +115,6 @@ def test_a_dispatcher_is_stopped_and_its_end_is_told(browser: Visitor) -> None:
         assert shop.dispatcher.wait_for_service_to_stop(WAIT_S)
         assert "shop stopped" in outcome(browser, answer)
         assert other.dispatcher.in_state(ServiceState.STARTED)
-
-
-def test_the_page_of_a_dispatcher_leads_to_its_stop(browser: Visitor, shop: Shop) -> None:
-    path = "/dispatcher/shop"
-
-    assert links(browser.page(path), "/changes") == ["/changes/stop?dispatcher=shop"]
-    assert links(Visitor(ops_app(), "admin").page(path), "/changes") == []
-
-
-def test_changes_are_listed(browser: Visitor, shop: Shop) -> None:
-    assert "No change was made" in browser.page("/changes")
-    shop.place("o1")
-    answer = browser.answer_question("/changes/discard?dispatcher=shop&letter=1")
-
-    page = browser.page("/changes")
-
-    assert f'href="{answer.headers["location"]}"' in page
-    assert "tester discard shop 1" in text_of(page)
 
 
 # -- who may, and from where -------------------------------------------------------------------------------------------
@@ -216,6 +177,7 @@ def test_a_form_of_another_web_site_changes_nothing(browser: Visitor, shop: Shop
         [("dispatcher", "shop"), ("letter", "1")],
         [("dispatcher", "shop"), *[("letter", "1")] * 501, ("journal", "x")],
         [("dispatcher", "shop"), *[("letter", "1")] * 1001],
+        [("dispatcher", "shop")],
     ],
 )
 def test_a_form_that_no_page_sends_is_refused(browser: Visitor, shop: Shop, fields: list[tuple[str, str]]) -> None:

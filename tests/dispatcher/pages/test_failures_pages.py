@@ -15,9 +15,11 @@ from starlette.routing import Mount
 from dispatcher import AsyncDispatcher
 from dispatcher.ops import OpsConfig, ops_app
 
-from ..cli.letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, failing
+from ...kit.scenarios import play
+from ..cli.letters import WAIT_S, Order, OrderEvent, failing
 from ..journal.conftest import flip
-from .letter_pages import Visitor, links, text_of
+from ..ops.shop import running_shop
+from .letter_pages import ShopPages, Visitor, links, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -47,15 +49,30 @@ def visitor(role: Any = None, **options: Any) -> Visitor:
     return Visitor(ops_app(OpsConfig(**options)), role)
 
 
-def test_equal_failures_are_one_row_with_the_newest_event_and_its_traceback(shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2", "o3")
+SCENARIOS = {
+    "equal failures are one row with the newest event and its traceback": "place o1 o2 o3 | sees /failures "
+    'Order._PLACED_ValueError:_no_stock_The_newest,_of_o3_,_at | html /failures data-label="failures">3</td> '
+    "in_handle",
+    "each folder of dead letters is linked, with its number": "place o1 o2 | html /failures "
+    'data-label="in_its_folder">2</td> -> @/failures@/failures/letters /failures/letters?dispatcher=shop',
+    "letters are listed newest first, and searched": "place o1 o2 -> "
+    "@/failures/letters?dispatcher=shop@/failures/letter? /failures/letter?dispatcher=shop&number=2 "
+    "/failures/letter?dispatcher=shop&number=1 ; @/failures/letters?dispatcher=shop&search=o2@/failures/letter? "
+    "/failures/letter?dispatcher=shop&number=2",
+    "a letter is shown whole": "place o1 | sees /failures/letter?dispatcher=shop&number=1 "
+    'ValueError:_no_stock_Traceback_(most_recent_call_last): "entity":_"o1"',
+    "an administrator chooses letters by their boxes": "place o1 | html /failures/letters?dispatcher=shop "
+    '<input_type="checkbox"_name="letter" -> @/failures/letters?dispatcher=shop@/changes/redeliver '
+    "/changes/redeliver",
+    "a letter of a class that was not declared is marked, and cannot be redelivered": "other | sees "
+    "/failures/letters?dispatcher=shop not_declared -> @/failures/letter?dispatcher=shop&number=1@/changes/redeliver",
+}
 
-    page = visitor().page("/failures")
 
-    assert page.count("<details") == 1
-    assert "Order. PLACED ValueError: no stock for o3\\nat all The newest, of o3 , at" in text_of(page)
-    assert 'data-label="failures">3</td>' in page
-    assert "in fail\n" in page
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_the_pages_show(tmp_path: Path, script: str) -> None:
+    with running_shop(tmp_path / "orders") as shop:
+        play(ShopPages(shop, ops_app(OpsConfig(control=True, show_payloads=True))), script)
 
 
 def test_a_daemon_without_failures_says_so() -> None:
@@ -63,31 +80,6 @@ def test_a_daemon_without_failures_says_so() -> None:
 
     assert "No event has failed since the start." in page
     assert "No dispatcher keeps the events that fail for good" in page
-
-
-def test_each_folder_of_dead_letters_is_linked_with_its_number(shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2")
-
-    page = visitor().page("/failures")
-
-    assert links(page, "/failures/letters") == [LIST]
-    assert 'data-label="in its folder">2</td>' in page
-
-
-def test_letters_are_listed_searched_and_shown_whole(shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2")
-    browser = visitor(show_payloads=True)
-
-    listed, found = browser.page(LIST), browser.page(f"{LIST}&search=o2")
-    letter = browser.page(links(found, "/failures/letter?")[0])
-
-    assert links(listed, "/failures/letter?") == [
-        "/failures/letter?dispatcher=shop&number=2",
-        "/failures/letter?dispatcher=shop&number=1",
-    ]
-    assert links(found, "/failures/letter?") == ["/failures/letter?dispatcher=shop&number=2"]
-    assert "no stock for o2 at all Traceback (most recent call last):" in text_of(letter)
-    assert '"entity": "o2"' in text_of(letter)
 
 
 def test_a_long_list_goes_on_at_older_letters(shop: AsyncDispatcher) -> None:
@@ -154,16 +146,6 @@ def test_without_controls_or_their_role_nothing_can_be_chosen(shop: AsyncDispatc
             assert "checkbox" not in page
 
 
-def test_an_administrator_chooses_letters_by_their_boxes(shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2")
-
-    page = visitor("admin", control=True).page(LIST)
-
-    assert page.count('<input type="checkbox" name="letter"') == 2
-    assert links(page, "/changes/redeliver") == ["/changes/redeliver"]
-    assert set(links(page, "/changes/discard")) == {"/changes/discard"}
-
-
 def test_links_lead_below_the_path_of_the_app_that_has_the_pages(shop: AsyncDispatcher) -> None:
     place(shop, "o1")
     app = Starlette(routes=[Mount("/tools/ops", ops_app(OpsConfig(control=True)))])
@@ -199,17 +181,6 @@ def test_a_folder_that_is_gone_leaves_the_other_failures(shop: AsyncDispatcher, 
     assert "no such journal folder" in page
     assert "no stock for o1" in page
     assert '<main id="content">' in visitor().page(LIST, 503)
-
-
-def test_a_letter_of_a_class_that_was_not_declared_is_marked(shop: AsyncDispatcher) -> None:
-    assert shop.post(OtherEvent(Other.PLACED))
-    assert shop.await_drained(WAIT_S)
-    browser = visitor("admin", control=True)
-
-    assert "not declared" in browser.page(LIST)
-    letter = browser.page("/failures/letter?dispatcher=shop&number=1")
-    assert links(letter, "/changes/redeliver") == []
-    assert len(links(letter, "/changes/discard")) == 1
 
 
 def test_many_folders_are_read_for_one_page(tmp_path: Path) -> None:
