@@ -52,7 +52,7 @@ def visitor(role: Any = None, **options: Any) -> Visitor:
 SCENARIOS = {
     "equal failures are one row with the newest event and its traceback": "place o1 o2 o3 | sees /failures "
     'Order._PLACED_ValueError:_no_stock_The_newest,_of_o3_,_at | html /failures data-label="failures">3</td> '
-    "in_handle",
+    "raise_ValueError(&#34;no_stock&#34;)",
     "each folder of dead letters is linked, with its number": "place o1 o2 | html /failures "
     'data-label="in_its_folder">2</td> -> @/failures@/failures/letters /failures/letters?dispatcher=shop',
     "letters are listed newest first, and searched": "place o1 o2 -> "
