@@ -129,6 +129,20 @@ def raw(answer: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
     return send
 
 
+def dripping(head: bytes, release: threading.Event) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Send `head` and then a byte now and then, until `release` is set."""
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(head)
+        try:
+            while not release.wait(0.01):
+                handler.wfile.write(b" " if head.endswith(b"\r\n\r\n") else b"X")
+        except OSError:
+            handler.close_connection = True
+
+    return drip
+
+
 def refusing(status: int, message: str) -> Callable[[BaseHTTPRequestHandler], None]:
     return lambda handler: reply(handler, status, {"error": message})
 

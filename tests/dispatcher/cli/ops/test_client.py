@@ -113,16 +113,7 @@ def test_a_daemon_that_does_not_answer_in_time_is_given_up(start: Start) -> None
 )
 def test_a_byte_now_and_then_does_not_move_the_deadline(head: bytes, start: Start) -> None:
     release = threading.Event()
-
-    def drip(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(head)
-        try:
-            while not release.wait(SHORT_S / 20):
-                handler.wfile.write(b"X" if not head.endswith(b"\r\n\r\n") else b" ")
-        except OSError:
-            handler.close_connection = True
-
-    daemon = start(answers={"": drip})
+    daemon = start(answers={"": fake.dripping(head, release)})
     try:
         with pytest.raises(NoAnswerError, match="no answer within"):
             ask(daemon, SHORT_S)

@@ -135,11 +135,14 @@ FRAMES = {
         lambda: state_of(fake.calm()),
         "|resourcemanager pid 4711 up 3 d 4 h / ready| / > central STARTED 0 / |RUNNING on central: nothing|",
     ),
+    "a wide head has the memory, threads and load of the process too": Shown(
+        lambda: state_of(fake.calm()), "up 3 d 4 h 121 MB 14 threads load 0.52 ready|", size=(120, 24)
+    ),
     "a hanging handler is shown first, with its stack": Shown(
         lambda: state_of(fake.hanging()),
-        "stuck (scheduler, 61.2 s)| / |> scheduler runs 61.2 s / |RUNNING for 61.2 s: NodeEventType.UPDATE of "
-        "node_17| / +rm/nodes.py:41 / +rm/nodes.py:77 / +store/sqlite.py:130 / +|store/sqlite.py:58 in "
-        "__enter__: self._lock.acquire()|",
+        "stuck (scheduler, 61.2 s)| / |> scheduler runs 61.2 s / +|busy 2 %, oldest waiting 61.0 s, / "
+        "|RUNNING for 61.2 s: NodeEventType.UPDATE of node_17| / +rm/nodes.py:41 / +rm/nodes.py:77 / "
+        "+store/sqlite.py:130 / +|store/sqlite.py:58 in __enter__: self._lock.acquire()|",
         absent="dispatching/batches.py / _bootstrap",
     ),
     "a problem has its type, since when, and what waits": Shown(

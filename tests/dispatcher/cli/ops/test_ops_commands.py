@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -454,20 +454,40 @@ def certificate(tmp_path: Path) -> Path:
     return tmp_path / "cert.pem"
 
 
-def test_a_certificate_is_trusted_by_its_authority_alone(
-    run: Run, certificate: Path, tmp_path: Path, folder: Path
-) -> None:
+@pytest.fixture
+def tls(certificate: Path) -> Iterator[fake.FakeDaemon]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, certificate.with_name("key.pem"))
     with fake.FakeDaemon(tls=context) as daemon:
-        url = daemon.url
-        trusted, unknown = run("status", url, "--ca", certificate), run("status", url)
-        no_pem = run("status", url, "--ca", certificate.with_name("key.pem"))
+        yield daemon
+
+
+def test_a_certificate_is_trusted_by_its_authority_alone(run: Run, certificate: Path, tls: fake.FakeDaemon) -> None:
+    url = tls.url
+
+    trusted, unknown = run("status", url, "--ca", certificate), run("status", url)
+    no_pem = run("status", url, "--ca", certificate.with_name("key.pem"))
 
     assert trusted.code == 0, trusted
     assert (unknown.code, no_pem.code) == (2, 2)
     assert unknown.err.startswith(f"dispatcher: {url}: certificate not trusted (self-signed certificate); pass")
     assert "holds no PEM certificates" in no_pem.err
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=repr)
+def test_a_byte_now_and_then_does_not_move_the_deadline_over_tls(
+    head: bytes, run: Run, certificate: Path, tls: fake.FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client.__init__, "__defaults__", (0.5,))
+    release = threading.Event()
+    tls.answers = {"": fake.dripping(head, release)}
+    try:
+        ended = run("status", tls.url, "--ca", certificate)
+    finally:
+        release.set()
+
+    assert ended.code == 1
+    assert "no answer within 0.5 s" in ended.err
 
 
 def test_plain_http_where_the_daemon_speaks_tls_and_the_reverse(run: Run, folder: Path) -> None:
