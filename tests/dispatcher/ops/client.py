@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, Event
+from dispatcher import AsyncDispatcher, DispatcherConfig
 from dispatcher.web import Principal
 
 WAIT_S = 60.0
@@ -25,10 +25,10 @@ class Job(Enum):
     WAIT = auto()
 
 
-class JobEvent(Event[Job]):
-    def __init__(self, type: Job, entity: str | None = None) -> None:
-        super().__init__(type)
-        self.entity = entity
+@dataclass(frozen=True)
+class JobEvent:
+    type: Job
+    entity: str | None = None
 
 
 def seeing(sees: Callable[[str | None], bool]) -> Any:
@@ -116,7 +116,7 @@ def hanging(name: str = "central", **options: Any) -> Iterator[Hanging]:
     """A started dispatcher that can be made to hang."""
     config = DispatcherConfig(measure_times="all")
     found = Hanging(AsyncDispatcher(config, name=name, **options), threading.Event(), threading.Event())
-    found.dispatcher.register(Job, found.handle)
+    found.dispatcher.register(Job, found.handle, events=JobEvent)
     with found.dispatcher:
         try:
             yield found

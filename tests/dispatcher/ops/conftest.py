@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 from dispatcher.ops import ops_app
 
 from .client import Client, Hanging, hanging
+from .journaled import Journaled, journaled_by
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,12 @@ def client() -> Client:
 @pytest.fixture
 def central() -> Iterator[Hanging]:
     with hanging("central") as found:
+        yield found
+
+
+@pytest.fixture
+def journaled(tmp_path: Path) -> Iterator[Journaled]:
+    with journaled_by(tmp_path / "journal") as found:
         yield found
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.journal import entity_history
 from dispatcher.ops import OpsConfig, entities, journals, ops_app
 from dispatcher.ops.journals import MomentLimit, ScanDeadline, parse_moment, states_at
@@ -19,50 +17,14 @@ from dispatcher.web.plain_answers import Refusal
 
 from ...journal_rows import begin, end
 from .client import WAIT_S, Client
-
-NS_PER_S = 1_000_000_000
-
-
-class S(Enum):
-    NEW = auto()
-    UP = auto()
-    DOWN = auto()
-
-
-class E(Enum):
-    GO = auto()
-    STOP = auto()
-
-
-def write(path: Path, events: int) -> JournalWriter:
-    """A journal of many small segments, the last of which is open: event N is about thing N % 3, at second N."""
-    writer = JournalWriter(path, JournalConfig(segment_bytes=1024, buffer_rows=5))
-    for number in range(1, events + 1):
-        begin(writer, number * NS_PER_S)
-        writer.transition("Thing", f"thing_{number % 3}", S.NEW, E.GO, S.UP if number % 2 else S.DOWN, valid=True)
-        type = "STOP" if number % 10 == 0 else "GO"
-        end(writer, "central", "E", type, "handled", entity=f"thing_{number % 3}", payload=f'{{"n":{number}}}')
-    writer.flush()
-    return writer
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[JournalWriter]:
-    writer = write(tmp_path / "journal", 103)
-    yield writer
-    writer.close()
-
-
-@pytest.fixture
-def journaled(writer: JournalWriter) -> AsyncDispatcher:
-    return AsyncDispatcher(name="central", journal=writer)
+from .journaled import NS_PER_S, Journaled, journaled_by
 
 
 def seqs(found: dict[str, Any]) -> list[int]:
     return [row["seq"] for row in found["items"]]
 
 
-def test_the_last_events_come_as_rows_of_the_journal(client: Client, journaled: AsyncDispatcher) -> None:
+def test_the_last_events_come_as_rows_of_the_journal(client: Client, journaled: Journaled) -> None:
     found = client.json("/journal/tail", limit=12)
 
     assert seqs(found) == list(range(92, 104))
@@ -73,7 +35,7 @@ def test_the_last_events_come_as_rows_of_the_journal(client: Client, journaled: 
     assert "payload" not in last
 
 
-def test_payloads_are_shown_only_where_the_setting_says_so(journaled: AsyncDispatcher) -> None:
+def test_payloads_are_shown_only_where_the_setting_says_so(journaled: Journaled) -> None:
     client = Client(ops_app(OpsConfig(show_payloads=True)))
 
     assert client.json("/journal/tail", limit=1)["items"][0]["payload"] == '{"n":103}'
@@ -94,25 +56,20 @@ def test_payloads_are_shown_only_where_the_setting_says_so(journaled: AsyncDispa
         ({"before_seq": 1}, []),
     ],
 )
-def test_events_are_chosen(
-    client: Client, journaled: AsyncDispatcher, query: dict[str, Any], expected: list[int]
-) -> None:
+def test_events_are_chosen(client: Client, journaled: Journaled, query: dict[str, Any], expected: list[int]) -> None:
     found = client.json("/journal/tail", **query)
 
     assert seqs(found) == expected
     assert (found["next"], found["total"]) == (str(expected[-1]) if expected else None, None)
 
 
-def test_one_of_several_journals_has_to_be_named(client: Client, journaled: AsyncDispatcher, tmp_path: Path) -> None:
-    other = write(tmp_path / "other", 2)
-    dispatcher = AsyncDispatcher(name="other", journal=other)
+def test_one_of_several_journals_has_to_be_named(client: Client, journaled: Journaled, tmp_path: Path) -> None:
+    with journaled_by(tmp_path / "other", "other", events=2):
+        status, message = client.error("/journal/tail")
 
-    status, message = client.error("/journal/tail")
-
-    assert status == 400
-    assert message == "several dispatchers have a journal; choose dispatcher=central or dispatcher=other"
-    assert seqs(client.json("/journal/tail", dispatcher=dispatcher.name)) == [1, 2]
-    other.close()
+        assert status == 400
+        assert message == "several dispatchers have a journal; choose dispatcher=central or dispatcher=other"
+        assert seqs(client.json("/journal/tail", dispatcher="other")) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +84,7 @@ def test_one_of_several_journals_has_to_be_named(client: Client, journaled: Asyn
     ],
 )
 def test_entities_are_counted_by_state_at_a_moment(
-    client: Client, journaled: AsyncDispatcher, at: str | None, seq: int | None, states: dict[str, int], is_end: bool
+    client: Client, journaled: Journaled, at: str | None, seq: int | None, states: dict[str, int], is_end: bool
 ) -> None:
     found = client.json("/journal/state", **({} if at is None else {"at": at}))
 
@@ -144,20 +101,19 @@ def test_times_are_parsed_to_the_nanosecond() -> None:
     assert parse_moment("2026-11-21T10:00:00.5") == MomentLimit(at=1_795_255_200_500_000_000)
 
 
-def test_a_scan_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> None:
+def test_a_scan_that_takes_too_long_is_given_up(journaled: Journaled) -> None:
     now_s = iter(range(100))
-    assert journaled.core.journal is not None
 
     with pytest.raises(Refusal, match="the journal was not read within 3 s") as given_up:
-        states_at(journaled.core.journal.path, MomentLimit(), ScanDeadline(3, lambda: next(now_s)))
+        states_at(journaled.path, MomentLimit(), ScanDeadline(3, lambda: next(now_s)))
 
     assert given_up.value.status == 503
 
 
-def test_a_history_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> None:
+def test_a_history_that_takes_too_long_is_given_up(journaled: Journaled) -> None:
     """Its client got 503, but the look-up went on, and held up the others, on a thread that was never given back."""
     now_s = iter(range(100))
-    readers = entities.history_readers([journaled.view], ScanDeadline(3, lambda: next(now_s)))
+    readers = entities.history_readers([journaled.dispatcher.view], ScanDeadline(3, lambda: next(now_s)))
 
     with pytest.raises(Refusal, match="the journal was not read within 3 s; ask again") as given_up:
         entities.entity_answer("thing_1", None, 1000, None, readers)
@@ -165,19 +121,17 @@ def test_a_history_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -
     assert given_up.value.status == 503
 
 
-def test_a_history_that_waits_for_another_look_up_is_given_up(journaled: AsyncDispatcher) -> None:
-    assert journaled.core.journal is not None
+def test_a_history_that_waits_for_another_look_up_is_given_up(journaled: Journaled) -> None:
     entered, release = threading.Event(), threading.Event()
 
     def hold() -> None:
         entered.set()
         assert release.wait(WAIT_S)
 
-    path = journaled.core.journal.path
-    other = threading.Thread(target=lambda: entity_history(path, "thing_2", on_pause=hold))
+    other = threading.Thread(target=lambda: entity_history(journaled.path, "thing_2", on_pause=hold))
     other.start()
     assert entered.wait(WAIT_S)
-    readers = entities.history_readers([journaled.view], ScanDeadline(0))
+    readers = entities.history_readers([journaled.dispatcher.view], ScanDeadline(0))
 
     with pytest.raises(Refusal, match="the journal was not read within 0 s"):
         entities.entity_answer("thing_1", None, 1000, None, readers)
@@ -186,9 +140,7 @@ def test_a_history_that_waits_for_another_look_up_is_given_up(journaled: AsyncDi
     other.join(WAIT_S)
 
 
-def test_one_scan_is_made_at_a_time(
-    client: Client, journaled: AsyncDispatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_scan_is_made_at_a_time(client: Client, journaled: Journaled, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, release = threading.Event(), threading.Event()
 
     def scan(*_: Any) -> dict[str, Any]:
@@ -212,7 +164,7 @@ def test_one_scan_is_made_at_a_time(
 # -- the history of an entity ------------------------------------------------------------------------------------------
 
 
-def test_an_entity_has_its_history_from_the_journal(client: Client, journaled: AsyncDispatcher) -> None:
+def test_an_entity_has_its_history_from_the_journal(client: Client, journaled: Journaled) -> None:
     found = client.json("/entities/thing_1", limit=2)
 
     assert (found["id"], found["machine"], found["state"], found["is_kept"]) == ("thing_1", "Thing", "UP", False)
@@ -224,7 +176,7 @@ def test_an_entity_has_its_history_from_the_journal(client: Client, journaled: A
     assert (found["complete"], found["history"]["next"]) == (False, "100")
 
 
-def test_the_pages_of_a_history_end_with_its_beginning(client: Client, journaled: AsyncDispatcher) -> None:
+def test_the_pages_of_a_history_end_with_its_beginning(client: Client, journaled: Journaled) -> None:
     seqs, cursor, pages = [], None, []
     while not pages or cursor is not None:
         page = client.json("/entities/thing_2", limit=10, after=cursor)
@@ -254,12 +206,10 @@ def test_an_event_that_made_no_transition_is_in_the_history_with_its_error(clien
     writer.close()
 
 
-def test_a_journal_that_cannot_be_read_is_a_line(client: Client, writer: JournalWriter) -> None:
-    dispatcher = AsyncDispatcher(name="central", journal=writer)
-    moved = writer.path.rename(writer.path.with_name("moved"))
+def test_a_journal_that_cannot_be_read_is_a_line(client: Client, journaled: Journaled) -> None:
+    moved = journaled.path.rename(journaled.path.with_name("moved"))
 
     status, message = client.error("/journal/tail")
 
-    moved.rename(writer.path)
-    assert (status, message) == (503, f"{writer.path}: no such journal folder")
-    assert dispatcher.core.journal is writer
+    moved.rename(journaled.path)
+    assert (status, message) == (503, f"{journaled.path}: no such journal folder")

@@ -141,7 +141,7 @@ def test_a_user_sees_its_own(things: Things) -> None:
         "entity": "user_1",
         "attempts": 1,
         "at": 0,
-        "is_declared": False,
+        "is_declared": True,
         "error": "ValueError",
         "traceback": "",
         "event": None,

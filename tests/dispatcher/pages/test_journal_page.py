@@ -10,38 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
+from dispatcher import JournalError
 from dispatcher.ops import ops_app
 from dispatcher.pages import lookups
 from dispatcher.pages.lookups import Lookups
 from dispatcher.web.waiting import Workers
 
-from ...journal_rows import begin, end
 from ..ops.client import WAIT_S, Client
+from ..ops.journaled import Journaled, journaled_by
 from .test_entities_page import page
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-NS_PER_S = 1_000_000_000
-
-
-def write(path: Path, events: int, name: str = "central", **more: bool) -> AsyncDispatcher:
-    """A dispatcher with a journal of small segments, whose last one is open. Each tenth event has failed."""
-    writer = JournalWriter(path, JournalConfig(segment_bytes=1024, buffer_rows=5, **more))
-    for number in range(1, events + 1):
-        begin(writer, number * NS_PER_S)
-        failed = {"error": "OSError: no"} if number % 10 == 0 else {}
-        outcome = "failed" if failed else "handled"
-        end(writer, name, "Order", "PAID" if number % 2 else "SENT", outcome, entity=f"order_{number % 7}", **failed)
-    writer.flush()
-    return AsyncDispatcher(name=name, journal=writer)
-
 
 @pytest.fixture
-def journaled(tmp_path: Path) -> Iterator[AsyncDispatcher]:
-    dispatcher = write(tmp_path / "journal", 250)
-    yield dispatcher
-    journal_of(dispatcher).close()
+def journaled(tmp_path: Path) -> Iterator[Journaled]:
+    with journaled_by(tmp_path / "journal") as found:
+        yield found
 
 
 @pytest.fixture
@@ -50,41 +35,34 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     return Client(ops_app(), prefix="")
 
 
-def journal_of(dispatcher: AsyncDispatcher) -> JournalWriter:
-    journal = dispatcher.core.journal
-    assert isinstance(journal, JournalWriter)
-    return journal
-
-
-def test_it_shows_size_segments_and_the_last_events_newest_first(client: Client, journaled: AsyncDispatcher) -> None:
+def test_it_shows_size_segments_and_the_last_events_newest_first(client: Client, journaled: Journaled) -> None:
     text = page(client, "/journal")
 
     assert "being written" in text
     assert "none seen" in text
-    assert str(journal_of(journaled).path) in text
+    assert str(journaled.path) in text
     tail = text.partition('id="part-tail"')[2]
-    assert [int(seq) for seq in re.findall(r'<tr><td class="number c2">(\d+)<', tail)][:3] == [250, 249, 248]
+    assert [int(seq) for seq in re.findall(r'<tr><td class="number c2">(\d+)<', tail)][:3] == [103, 102, 101]
     assert "OSError: no" in text
 
 
-def test_the_last_events_are_filtered_and_come_in_pages(client: Client, journaled: AsyncDispatcher) -> None:
-    filtered = page(client, "/journal", event_type="PAID", entity="order_3")
+def test_the_last_events_are_filtered_and_come_in_pages(client: Client, journaled: Journaled) -> None:
+    filtered = page(client, "/journal", event_type="STOP", entity="thing_0")
     earlier = page(client, "/journal", before="42")
 
-    assert "SENT</td>" not in filtered
-    assert "order_3</a>" in filtered
-    assert "order_4</a>" not in filtered
+    assert "GO</td>" not in filtered
+    assert "thing_0</a>" in filtered
+    assert "thing_1</a>" not in filtered
     assert "Events before 42" in earlier
     assert ">41<" in earlier
     assert ">43<" not in earlier
-    assert 'rel="next" href="/journal?dispatcher=central&amp;before=151"' in page(client, "/journal")
+    assert 'rel="next" href="/journal?dispatcher=central&amp;before=4"' in page(client, "/journal")
 
 
 def test_damage_is_an_alert_and_a_check_of_every_byte_says_what_it_has_found(
-    client: Client, journaled: AsyncDispatcher
+    client: Client, journaled: Journaled
 ) -> None:
-    folder = journal_of(journaled).path
-    first, second, *_ = sorted(folder.glob("segment-*.journal"))
+    first, second, *_ = sorted(journaled.path.glob("segment-*.journal"))
     second.unlink()
 
     text, checked = page(client, "/journal"), page(client, "/journal", check="1")
@@ -96,25 +74,22 @@ def test_damage_is_an_alert_and_a_check_of_every_byte_says_what_it_has_found(
     assert first.exists()
 
 
-def test_a_journal_that_cannot_be_read_leaves_a_page_that_says_so(client: Client, journaled: AsyncDispatcher) -> None:
-    path = journal_of(journaled).path
-    moved = path.rename(path.with_name("moved"))
+def test_a_journal_that_cannot_be_read_leaves_a_page_that_says_so(client: Client, journaled: Journaled) -> None:
+    moved = journaled.path.rename(journaled.path.with_name("moved"))
 
     text = page(client, "/journal")
 
-    moved.rename(path)
-    assert f'<p class="alert">{path}: no such journal folder</p>' in text
+    moved.rename(journaled.path)
+    assert f'<p class="alert">{journaled.path}: no such journal folder</p>' in text
 
 
-def test_one_of_several_journals_is_chosen(client: Client, journaled: AsyncDispatcher, tmp_path: Path) -> None:
-    other = write(tmp_path / "other", 3, "other")
-
-    first, second = page(client, "/journal"), page(client, "/journal", dispatcher="other")
+def test_one_of_several_journals_is_chosen(client: Client, journaled: Journaled, tmp_path: Path) -> None:
+    with journaled_by(tmp_path / "other", "other", events=3):
+        first, second = page(client, "/journal"), page(client, "/journal", dispatcher="other")
 
     assert '<a href="/journal?dispatcher=other">other</a>' in first
     assert str(tmp_path / "other") in second
     assert client.get("/journal", dispatcher="nobody").status_code == 404
-    journal_of(other).close()
 
 
 def test_without_a_journal_the_page_says_how_to_have_one(client: Client) -> None:
