@@ -18,15 +18,15 @@ import pytest
 from dispatcher.web import WebHost
 
 from ...kit import TIMEOUT_S, until
+from ...kit.certificates import NEEDS_OPENSSL, Authority
 from .conftest import MakeHost, add_user
-from .test_web_tls import Authority
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(NGINX is None, reason="nginx is not installed: apt-get install nginx-light"),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl"),
+    NEEDS_OPENSSL,
 ]
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "behind-a-proxy.md"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -15,61 +13,10 @@ from dispatcher import ConfigError
 from dispatcher.web import TLSConfig, WebHost
 
 from ...kit import TIMEOUT_S, until
+from ...kit.certificates import NEEDS_OPENSSL, Authority, openssl
 from .conftest import MakeHost, add_user, by_socket, connect, read_to_end
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl"),
-]
-
-
-def openssl(*arguments: object) -> None:
-    done = subprocess.run(
-        ["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@dataclass(frozen=True)
-class Authority:
-    """A CA in a folder, and what it signs: NAME.pem and NAME.key."""
-
-    folder: Path
-
-    @property
-    def cert(self) -> Path:
-        return self.folder / "ca.pem"
-
-    def make(self) -> Authority:
-        self.folder.mkdir()
-        options = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-        extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=keyCertSign"]
-        openssl("req", *options, "-subj", "/CN=Test CA", *extensions, "-keyout", self.key("ca"), "-out", self.cert)
-        return self
-
-    def key(self, name: str) -> Path:
-        return self.folder / f"{name}.key"
-
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """A certificate whose CN is `name`, for 127.0.0.1, and its key."""
-        cert = self.folder / f"{name}.pem"
-        options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-        extensions = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]
-        signer = ["-CA", self.cert, "-CAkey", self.key("ca")]
-        openssl(
-            "req",
-            "-x509",
-            *options,
-            *extensions,
-            *signer,
-            "-subj",
-            f"/CN={name}",
-            "-keyout",
-            self.key(name),
-            "-out",
-            cert,
-        )
-        return cert, self.key(name)
+pytestmark = [pytest.mark.long, NEEDS_OPENSSL]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -19,6 +18,7 @@ from dispatcher.cli import console
 from dispatcher.cli.ops import ps as ps_module
 from dispatcher.cli.ops.client import Client
 
+from ....kit.certificates import NEEDS_OPENSSL, Authority
 from ....kit.lines import assert_lines
 from . import fake_daemon as fake
 from .conftest import Run, Start
@@ -443,46 +443,42 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(run: Run, tmp_path:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """One that signs itself, for this machine, in a file with its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    names = ["-subj", "/CN=rm", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    files = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
-    subprocess.run([*command, *names, *files], check=True, capture_output=True, timeout=60)
-    return tmp_path / "cert.pem"
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca").make()
 
 
 @pytest.fixture
-def tls(certificate: Path) -> Iterator[fake.FakeDaemon]:
+def tls(authority: Authority) -> Iterator[fake.FakeDaemon]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    context.load_cert_chain(*authority.sign("rm"))
     with fake.FakeDaemon(tls=context) as daemon:
         yield daemon
 
 
-def test_a_certificate_is_trusted_by_its_authority_alone(run: Run, certificate: Path, tls: fake.FakeDaemon) -> None:
+@NEEDS_OPENSSL
+def test_a_certificate_is_trusted_by_its_authority_alone(run: Run, authority: Authority, tls: fake.FakeDaemon) -> None:
     url = tls.url
 
-    trusted, unknown = run("status", url, "--ca", certificate), run("status", url)
-    no_pem = run("status", url, "--ca", certificate.with_name("key.pem"))
+    trusted, unknown = run("status", url, "--ca", authority.cert), run("status", url)
+    no_pem = run("status", url, "--ca", authority.key("rm"))
 
     assert trusted.code == 0, trusted
     assert (unknown.code, no_pem.code) == (2, 2)
-    assert unknown.err.startswith(f"dispatcher: {url}: certificate not trusted (self-signed certificate); pass")
+    assert unknown.err.startswith(f"dispatcher: {url}: certificate not trusted (unable to get local issuer")
+    assert "; pass the CA that signed it with --ca" in unknown.err
     assert "holds no PEM certificates" in no_pem.err
 
 
+@NEEDS_OPENSSL
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=repr)
 def test_a_byte_now_and_then_does_not_move_the_deadline_over_tls(
-    head: bytes, run: Run, certificate: Path, tls: fake.FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    head: bytes, run: Run, authority: Authority, tls: fake.FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Client.__init__, "__defaults__", (0.5,))
     release = threading.Event()
     tls.answers = {"": fake.dripping(head, release)}
     try:
-        ended = run("status", tls.url, "--ca", certificate)
+        ended = run("status", tls.url, "--ca", authority.cert)
     finally:
         release.set()
 
