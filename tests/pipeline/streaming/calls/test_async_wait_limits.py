@@ -3,92 +3,251 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from dispatcher.aio import RateLimit
-from pipeline.streaming import AsyncFunction, CapturedError, RetryAfter, StreamRecord
-from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming import RetryAfter
 from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
-from .harness import MODES, ON_ERROR, TIMEOUT_S, HandBatchFunction, HandFunction, Harness, fallback, until
+from ....kit import TIMEOUT_S
+from .harness import ON_ERROR, HandBatchFunction, HandFunction, Harness, make_host
+from .stage import BATCH, EITHER, LATE, LATE_BATCH, ORDERED, UNORDERED, Options, Rows, check, scenarios
 
-# --- rate limit ---
-
-
-def test_calls_start_at_the_rate() -> None:
-    with Harness(rate_limit=RateLimit(10, burst=1)) as harness:
-        harness.process("a", "b", "c")
-        assert harness.called() == ["a"]
-
-        harness.advance(99)
-        assert harness.called() == ["a"]
-        harness.advance(1)
-        assert harness.called() == ["a", "b"]
-        harness.advance(100)
-        assert harness.called() == ["a", "b", "c"]
+ONE_AT_A_TIME: Options = {"concurrency": 1}
+RETRIED: Options = {"retry": ON_ERROR}
+SHARED: Options = {"dedupe_by": lambda value: value[0]}
+REMEMBERED = SHARED | {"remember": 10}
+IN_100_MS: Options = {"timeout_ms": 100}
 
 
-def test_calls_in_line_start_in_groups_of_half_a_burst() -> None:
-    with Harness(rate_limit=RateLimit(1000, burst=7), capacity=100) as harness:
-        harness.process(*range(20))
-        harness.advance(1)
-        assert harness.called() == list(range(8))
-
-        harness.advance(3)
-        assert harness.called() == list(range(8))
-        harness.advance(1)
-        assert harness.called() == list(range(12))
-        harness.advance(4)
-        assert harness.called() == list(range(16))
+def at_rate(calls_per_s: float, burst: float = 1, cost: Any = None) -> Options:
+    return {"rate_limit": RateLimit(calls_per_s, burst, cost=cost), "timeout_ms": 9000, "capacity": 100}
 
 
-def test_only_call_in_line_starts_when_its_turn_comes() -> None:
-    with Harness(rate_limit=RateLimit(1000, burst=7), capacity=100) as harness:
-        harness.process(*range(8))
-
-        harness.advance(1)
-
-        assert harness.called() == list(range(8))
+def numbers(count: int) -> str:
+    return " ".join(map(str, range(count)))
 
 
-def test_a_call_counts_for_its_cost() -> None:
-    with Harness(rate_limit=RateLimit(10, burst=1, cost=len)) as harness:
-        harness.process("aaa", "b", "c")
-        assert harness.called() == ["aaa"]
+RATES: Rows = {
+    "calls start at the rate": (
+        at_rate(10), "take a b c -> calls a | +99 -> calls a | +1 -> calls a b | +100 -> calls a b c",
+    ),
+    "calls in line start in groups of half a burst": (
+        at_rate(1000, 7),
+        f"take {numbers(20)} | +1 -> calls {numbers(8)} | +3 -> made 8 | +1 -> calls {numbers(12)} | +4 -> made 16",
+    ),
+    "the only call in line starts when its turn comes": (
+        at_rate(1000, 7), f"take {numbers(8)} -> made 7 | +1 -> calls {numbers(8)}",
+    ),
+    "a call counts for its cost": (
+        at_rate(10, cost=len), "take aaa b c -> calls aaa | +200 -> calls aaa | +100 -> calls aaa b",
+    ),
+    # The late one's reservation is not enough for it.
+    "a call that costs more than the late one before it waits for its cost": (
+        LATE | at_rate(10, 5, len) | {"timeout_ms": 200},
+        "take aaaaa b | ok aaaaa A | take ccccc -> calls aaaaa | +100 -> calls aaaaa b | ok b B | +99 -> calls aaaaa b",
+    ),
+    "retries go through the rate limit": (
+        at_rate(10) | RETRIED, "take a | busy a | +99 -> calls a | +1 -> calls a a",
+    ),
+    # The call that asked for the pause made room for the next one, which did not wait.
+    "a pause also holds calls that wait for a slot": (
+        ONE_AT_A_TIME | {"timeout_ms": 9000},
+        "take a b c | pause2 a | +1999 -> calls a | +1 -> calls a a | ok a A"
+        " | +50 -> calls a a b",  # the first calls after a pause are 50 ms apart
+    ),
+    "a pause holds for batches that wait for room too": (
+        BATCH | ONE_AT_A_TIME | {"max_batch_size": 1, "timeout_ms": 9000},
+        "take a b c | pause2 a | +1999 -> calls a | +1 -> calls a b | ok b B | +50 -> calls a b c | ok c C"
+        " | +50 -> calls a b c a | ok a A -> out A B C",
+    ),
+    # While one call took long, the others had their turns one after the other, and then all started at once.
+    "calls that wait for room have had no turn at the rate": (
+        ONE_AT_A_TIME | at_rate(10),
+        "take a b c | +1000 | ok a | ok b -> calls a b | +100 -> calls a b c",
+    ),
+    "after a pause calls start at the rate again, and not all at its end": (
+        at_rate(10),
+        f"take {numbers(6)} | pause2 0 | +1999 -> made 1 | +100 -> made 2 | +100 -> made 3 | +100 -> made 4"
+        " | +100 -> made 5 | +100 -> made 6 | +100 -> made 7 | +100 -> made 7",
+    ),
+}  # fmt: skip
 
-        harness.advance(200)
-        assert harness.called() == ["aaa"]
-        harness.advance(100)
-        assert harness.called() == ["aaa", "b"]
+CONCURRENCY: Rows = {
+    "no more calls run than the concurrency allows": (
+        UNORDERED | {"concurrency": 2}, "take a b c d -> calls a b | ok b B -> calls a b c | ok a A -> calls a b c d",
+    ),
+    "a late call makes room": (
+        LATE | ONE_AT_A_TIME | IN_100_MS,
+        "take a | +50 | take b -> calls a | +50 -> calls a b | ok b B -> out no_a B",
+    ),
+    "a call that was late before its turn is never made": (
+        LATE | ONE_AT_A_TIME | {"deadline_ms": 100},
+        "take a b | +100 | take c -> calls a c | ok c C -> out no_a no_b C",
+    ),
+    "the late answer of a late call makes no second room": (
+        LATE | ONE_AT_A_TIME | IN_100_MS, "take a | +100 | late a | take b c -> calls a b",
+    ),
+    "retries count towards the concurrency": (
+        ONE_AT_A_TIME | RETRIED,
+        "take a b | busy a -> calls a b | +10 -> calls a b | ok b B -> calls a b a | ok a A -> out A B",
+    ),
+    "a retry that is late before its turn makes no room": (
+        LATE | ONE_AT_A_TIME | RETRIED | IN_100_MS,
+        "take a | busy a | +5 | take b | +5 | take c | +90 -> out no_a ; calls a b | ok b B -> calls a b c",
+    ),
+}  # fmt: skip
+
+SHARING: Rows = {
+    "calls for the same key are shared": (
+        EITHER | SHARED,
+        "take a1@1 a2@2 b1@3 -> calls a1 b1 | ok a1 A | ok b1 B -> stamped A@1 A@2 B@3 ; shared 1",
+    ),
+    "a shared error is the error of all": (
+        SHARED | {"on_error": "capture"}, "take a1 a2 | busy a1 -> out !a1:ValueError !a2:ValueError ; captured 2",
+    ),
+    "a shared error that is retried serves all": (
+        SHARED | RETRIED, "take a1 a2 | busy a1 | take a3 | +10 | ok a1 A -> out A A A ; calls a1 a1",
+    ),
+    "when the leader is late the next one calls, and the leader's late answer ends nothing": (
+        LATE | SHARED | IN_100_MS,
+        "take a1 | +60 | take a2 | +40 -> out no_a1 ; calls a1 a2 | late a1 -> out no_a1 | ok a2 A -> out no_a1 A",
+    ),
+    "a follower that is late with its leader makes no call": (
+        LATE | SHARED | UNORDERED | IN_100_MS,
+        "take a1 a2 | +100 -> out no_a1 no_a2 ; sent 1 | take a3 | ok a3 A -> out no_a1 no_a2 A",
+    ),
+    "remembered answers are not called again": (
+        REMEMBERED, "take a1 | ok a1 A | take a2@5 -> stamped A A@5 ; calls a1 ; remembered 1",
+    ),
+    "a remembered answer waits for its turn": (
+        REMEMBERED | ORDERED, "take a1 | ok a1 A | take b1 a2 -> out A | ok b1 B -> out A B A",
+    ),
+    "answers are remembered for a time": (
+        REMEMBERED | {"remember_ms": 1000},
+        "take a1 | ok a1 A | +999 | take a2 -> calls a1 | +1 | take a3 -> calls a1 a3",
+    ),
+    "errors are not remembered": (
+        REMEMBERED | {"on_error": "drop"}, "take a1 | busy a1 | take a2 -> calls a1 a2",
+    ),
+    "a timeout's results are not remembered": (
+        LATE | REMEMBERED | IN_100_MS, "take a1 | +100 | take a2 -> calls a1 a2",
+    ),
+    "a key that is not hashable fails the task": ({"dedupe_by": list}, "take a -> raised InvalidTypeError"),
+    "what is shared is combined with each record": (
+        REMEMBERED | {"combine": lambda value, results: [f"{value}:{result}" for result in results]},
+        "take a1 a2 | ok a1 A | take a3 -> out a1:A a2:A a3:A",
+    ),
+}  # fmt: skip
+
+BATCHES: Rows = {
+    "a full batch is sent at once": (
+        BATCH | EITHER | {"max_batch_size": 2, "linger_ms": 50},
+        "take 1 2 3 -> calls 1+2 | ok 1+2 one two,zwei -> out one two zwei",
+    ),
+    "a batch that is not full is sent after the linger": (
+        BATCH | {"max_batch_size": 10, "linger_ms": 50},
+        "take 1 | +30 | take 2 | +19 -> calls | +1 -> calls 1+2",
+    ),
+    "without a linger a batch has the records taken in before the next mail": (
+        BATCH | {"max_batch_size": 10}, "take 1 2 3 -> calls 1+2+3 | take 4 | take 5 -> calls 1+2+3 4 5",
+    ),
+    "a batch without waiting records is cancelled and frees its slot": (
+        LATE_BATCH | ONE_AT_A_TIME | IN_100_MS | {"max_batch_size": 2},
+        "take 1 2 -> calls 1+2 | +50 | take 3 4 -> calls 1+2 | +50 -> out no_1 no_2 ; calls 1+2 3+4 ; cancelled 1+2",
+    ),
+    "an exception in place of a list fails that value only": (
+        BATCH | {"max_batch_size": 3, "on_error": "capture"},
+        "take 1 2 3 | ok 1+2+3 one !gone - -> out one !2:KeyError",
+    ),
+    "a value that failed in a batch is retried in another": (
+        BATCH | RETRIED | {"max_batch_size": 2, "linger_ms": 20},
+        "take 1 2 | ok 1+2 one !busy -> out one | +10 | +20 -> calls 1+2 2 | ok 2 two -> out one two",
+    ),
+    "a value that is late leaves a batch that gathers": (
+        LATE_BATCH | {"max_batch_size": 10, "linger_ms": 100, "deadline_ms": 60},
+        "take 1 | +50 | take 2 | +10 -> out no_1 | +40 -> calls 2",
+    ),
+    "values of a batch that is late are late each": (
+        LATE_BATCH | {"max_batch_size": 2, "linger_ms": 50, "deadline_ms": 100},
+        "take 1 | +40 | take 2 | +60 -> out no_1"
+        " | ok 1+2 one two -> out no_1 two ; completed 2 ; timed_out 1 ; in_flight 0",
+    ),
+    "an answer to a batch wins against a timeout whose mail runs first": (
+        LATE_BATCH | IN_100_MS | {"max_batch_size": 2},
+        "take 1 2 | clock 100 | mailed ok 1+2 one two | mail -> out one two ; hooks",
+    ),
+    "a timeout beats an entry that comes later and would be retried": (
+        LATE_BATCH | RETRIED | IN_100_MS | {"max_batch_size": 2},
+        "take 1 2 | clock 100 | mailed ok 1+2 one !busy | mail -> out one no_2 | +1000 -> calls 1+2 ; in_flight 0",
+    ),
+    "a timeout beats an entry that came before and would be retried": (
+        LATE_BATCH | RETRIED | IN_100_MS | {"max_batch_size": 2},
+        "take 1 2 | mailed ok 1+2 one !busy | clock 150 | mail -> out one no_2 | +1000 -> calls 1+2 ; in_flight 0",
+    ),
+    "the end of input sends a lingering batch": (
+        BATCH | {"max_batch_size": 10, "linger_ms": 500, "idle": "mailed ok 1 one"}, "take 1 | end -> out one ; now 0",
+    ),
+    # The queue has room for fewer than the batch: nothing else can come, so it is sent.
+    "a full queue does not wait for a batch that cannot fill": (
+        BATCH | {"capacity": 2, "max_batch_size": 10, "linger_ms": 500, "idle": "mailed ok 1+2 1 2"},
+        "take 1 2 3 -> out 1 2 ; now 0",
+    ),
+    "concurrency counts batches": (
+        BATCH | ONE_AT_A_TIME | {"max_batch_size": 2}, "take 1 2 3 4 -> calls 1+2 | ok 1+2 1 2 -> calls 1+2 3+4",
+    ),
+    "a batch of shared calls has each key once": (
+        BATCH | SHARED | {"max_batch_size": 10}, "take a1 a2 b1 -> calls a1+b1 | ok a1+b1 A B -> out A A B",
+    ),
+}  # fmt: skip
+
+COUNTS: Rows = {
+    "the counts of a run balance": (
+        LATE | UNORDERED | RETRIED | IN_100_MS | {"on_error": "drop"},
+        "take late good bad flaky | ok good 1 2 | gone bad | busy flaky | +10 -> in_flight 2 | ok flaky 3"
+        " | +90 -> sent 5 ; retried 1 ; timed_out 1 ; dropped 1 ; completed 3 ; failed 1 ; in_flight 0",
+    ),
+    "calls are in flight until close": (SHARED, "take a1 a2 b1 b2 c -> in_flight 3 | close -> in_flight 0"),
+    "calls that wait for a slot are not in flight": (
+        SHARED | ONE_AT_A_TIME, "take a1 a2 b1 b2 c -> in_flight 1 | close -> in_flight 0",
+    ),
+    "calls that wait for the rate are not in flight": (
+        SHARED | at_rate(1), "take a1 a2 b1 b2 c -> in_flight 1 | close -> in_flight 0",
+    ),
+    "calls that wait for a retry are not in flight": (
+        SHARED | RETRIED, "take a1 a2 b1 b2 c | busy a1 -> in_flight 2 | close -> in_flight 0",
+    ),
+    "calls that end while they wait for a slot are not counted": (
+        LATE | ONE_AT_A_TIME | {"deadline_ms": 100},
+        "take a b c | ok a A | +100 -> calls a b ; sent 2 ; in_flight 0 ; timed_out 2",
+    ),
+    "calls that end while they wait for the rate are not counted": (
+        LATE | at_rate(1) | {"deadline_ms": 100},
+        "take a b c | ok a A | +100 -> calls a ; sent 1 ; in_flight 0 ; timed_out 2",
+    ),
+    "a shared call in flight is counted once": (
+        LATE | SHARED | IN_100_MS,
+        "take a1 a2 a3 -> in_flight 1 | +100 -> in_flight 0 ; timed_out 3 ; completed 3 ; shared 2",
+    ),
+}  # fmt: skip
+
+READING_AHEAD: Rows = {
+    "what is read ahead is not called before a call has ended": (
+        {"capacity": 2, "read_ahead": 2},
+        "take a b c d -> calls a b ; available False | ok b B -> calls a b c ; out | ok a A -> calls a b c d ; out A B",
+    ),
+    "the timeout of a record read ahead runs from the start of its call": (
+        LATE | IN_100_MS | {"capacity": 1, "read_ahead": 1},
+        "take a b -> calls a | +100 -> out no_a ; calls a b | +99 -> out no_a | ok b B -> out no_a B",
+    ),
+}  # fmt: skip
 
 
-def test_a_call_that_costs_more_than_the_late_one_before_it_waits_for_its_cost() -> None:
-    """The late one's reservation is not enough for it."""
-    with Harness(fallback(), rate_limit=RateLimit(10, burst=5, cost=len), timeout_ms=200) as harness:
-        harness.process("aaaaa", "b")
-        harness.answer("aaaaa", "A")
-        harness.process("ccccc")
-        assert harness.called() == ["aaaaa"]
-
-        harness.advance(100)
-        assert harness.called() == ["aaaaa", "b"]
-        harness.answer("b", "B")
-        harness.advance(99)
-        assert harness.called() == ["aaaaa", "b"]
-
-
-def test_retries_go_through_the_rate_limit() -> None:
-    with Harness(rate_limit=RateLimit(10, burst=1), retry=ON_ERROR) as harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-
-        harness.advance(99)
-        assert harness.called() == ["a"]
-        harness.advance(1)
-        assert harness.called() == ["a", "a"]
+@scenarios(RATES | CONCURRENCY | SHARING | BATCHES | COUNTS | READING_AHEAD)
+def test_scenario(options: Options, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(options, script, monkeypatch)
 
 
 def test_a_limiter_may_be_shared() -> None:
@@ -112,45 +271,6 @@ def test_retry_after_pauses_all_operators_of_a_shared_limiter() -> None:
 
         second.advance(2000)
         assert second.called() == ["b"]
-
-
-def test_a_pause_also_holds_calls_that_wait_for_a_slot() -> None:
-    """The call that asked for the pause made room for the next one, which did not wait."""
-    with Harness(concurrency=1, timeout_ms=9000) as harness:
-        harness.process("a", "b", "c")
-        harness.answer_error("a", RetryAfter(2.0))
-
-        harness.advance(1999)
-        assert harness.called() == ["a"]
-        harness.advance(1)
-        assert harness.called() == ["a", "a"]
-        harness.answer("a", "A")
-        harness.advance(50)  # the first calls after a pause are 50 ms apart
-        assert harness.called() == ["a", "a", "b"]
-
-
-def test_a_pause_holds_for_batches_that_wait_for_room_too() -> None:
-    batches: list[list[str]] = []
-
-    class Busy(AsyncFunction[str, str]):
-        async def async_invoke_batch(self, values: list[str]) -> list[list[str]]:
-            batches.append(values)
-            if len(batches) == 1:
-                raise RetryAfter(2.0)
-            return [[value] for value in values]
-
-    harness: Harness = Harness(Busy(), max_batch_size=1, concurrency=1, timeout_ms=9000)
-    with harness:
-        harness.process("a", "b", "c")
-        harness.run_until(lambda: harness.operator.metrics.retried == 1)
-        harness.clock.advance(1999)
-        harness.run_mail()
-        assert batches == [["a"]]
-
-        harness.clock.advance(1)
-        harness.run_until(lambda: len(harness.values()) == 3)
-
-        assert batches == [["a"], ["b"], ["c"], ["a"]]
 
 
 @pytest.mark.parametrize("is_blocking", [True, False], ids=["pool", "loop"])
@@ -202,533 +322,22 @@ def test_an_operator_that_closes_submits_no_call(monkeypatch: pytest.MonkeyPatch
     assert submitted == ["a"]
 
 
-def test_calls_that_wait_for_room_have_had_no_turn_at_the_rate() -> None:
-    """While one call took long, the others had their turns one after the other, and then all started at once."""
-    with Harness(concurrency=1, rate_limit=RateLimit(10, burst=1), timeout_ms=9000) as harness:
-        harness.process("a", "b", "c")
-        harness.advance(1000)
-
-        harness.answer("a")
-        harness.answer("b")
-
-        assert harness.called() == ["a", "b"]
-        harness.advance(100)
-        assert harness.called() == ["a", "b", "c"]
-
-
-def test_after_a_pause_calls_start_at_the_rate_again() -> None:
-    """Those whose turn came during the pause do not all start at its end."""
-    with Harness(rate_limit=RateLimit(10, burst=1), timeout_ms=60_000) as harness:
-        harness.process(*range(6))
-        harness.answer_error(0, RetryAfter(2.0))
-
-        harness.advance(1999)
-        assert len(harness.called()) == 1
-        started = []
-        for _ in range(7):
-            harness.advance(100)
-            started.append(len(harness.called()) - 1)
-
-        assert started == [1, 2, 3, 4, 5, 6, 6]
-
-
-# --- concurrency ---
-
-
-def test_no_more_calls_run_than_the_concurrency_allows() -> None:
-    with Harness(concurrency=2, output_mode="unordered") as harness:
-        harness.process("a", "b", "c", "d")
-        assert harness.called() == ["a", "b"]
-
-        harness.answer("b", "B")
-        assert harness.called() == ["a", "b", "c"]
-        harness.answer("a", "A")
-        assert harness.called() == ["a", "b", "c", "d"]
-
-
-def test_a_late_call_makes_room() -> None:
-    with Harness(fallback(), concurrency=1, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.advance(50)
-        harness.process("b")
-        assert harness.called() == ["a"]
-
-        harness.advance(50)
-
-        assert harness.called() == ["a", "b"]
-        harness.answer("b", "B")
-        assert harness.values() == ["no a", "B"]
-
-
-def test_a_call_that_was_late_before_its_turn_is_never_made() -> None:
-    with Harness(fallback(), concurrency=1, deadline_ms=100) as harness:
-        harness.process("a", "b")
-        harness.advance(100)
-        harness.process("c")
-
-        assert harness.called() == ["a", "c"]
-        harness.answer("c", "C")
-        assert harness.values() == ["no a", "no b", "C"]
-
-
-def test_the_late_answer_of_a_late_call_makes_no_second_room() -> None:
-    with Harness(fallback(), concurrency=1, timeout_ms=100) as harness:
-        harness.process("a")
-        call = harness.call("a")
-        harness.advance(100)
-        call.complete("late")
-        harness.settle()
-        harness.run_mail()
-
-        harness.process("b", "c")
-
-        assert harness.called() == ["a", "b"]
-
-
-def test_retries_count_towards_the_concurrency() -> None:
-    with Harness(concurrency=1, retry=ON_ERROR) as harness:
-        harness.process("a", "b")
-        harness.answer_error("a", ValueError("busy"))
-        assert harness.called() == ["a", "b"]
-
-        harness.advance(10)
-        assert harness.called() == ["a", "b"]
-        harness.answer("b", "B")
-
-        assert harness.called() == ["a", "b", "a"]
-        harness.answer("a", "A")
-        assert harness.values() == ["A", "B"]
-
-
-def test_a_retry_that_is_late_before_its_turn_makes_no_room() -> None:
-    with Harness(fallback(), concurrency=1, retry=ON_ERROR, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-        harness.advance(5)
-        harness.process("b")
-        harness.advance(5)
-        harness.process("c")
-
-        harness.advance(90)
-
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a", "b"]
-        harness.answer("b", "B")
-        assert harness.called() == ["a", "b", "c"]
-
-
-# --- shared and remembered calls ---
-
-
-def first_letter(value: str) -> str:
-    return value[0]
-
-
-@MODES
-def test_calls_for_the_same_key_are_shared(mode: str) -> None:
-    with Harness(output_mode=mode, dedupe_by=first_letter) as harness:
-        harness.process("a1", at=1)
-        harness.process("a2", at=2)
-        harness.process("b1", at=3)
-        assert harness.called() == ["a1", "b1"]
-
-        harness.answer("a1", "A")
-        harness.answer("b1", "B")
-
-        assert harness.output == [StreamRecord("A", 1), StreamRecord("A", 2), StreamRecord("B", 3)]
-        assert harness.operator.metrics.shared == 1
-
-
-def test_a_shared_error_is_the_error_of_all() -> None:
-    with Harness(dedupe_by=first_letter, on_error="capture") as harness:
-        harness.process("a1", "a2")
-
-        harness.answer_error("a1", ValueError("no"))
-
-        assert [captured.input for captured in harness.values()] == ["a1", "a2"]
-        assert harness.operator.metrics.captured == 2
-
-
-def test_a_shared_error_that_is_retried_serves_all() -> None:
-    with Harness(dedupe_by=first_letter, retry=ON_ERROR) as harness:
-        harness.process("a1", "a2")
-        harness.answer_error("a1", ValueError("busy"))
-        harness.process("a3")
-        harness.advance(10)
-
-        harness.answer("a1", "A")
-
-        assert harness.values() == ["A", "A", "A"]
-        assert harness.called() == ["a1", "a1"]
-
-
-def test_when_the_leader_is_late_the_next_one_calls() -> None:
-    with Harness(fallback(), dedupe_by=first_letter, timeout_ms=100) as harness:
-        harness.process("a1")
-        harness.advance(60)
-        harness.process("a2")
-
-        harness.advance(40)
-        assert harness.values() == ["no a1"]
-        assert harness.called() == ["a1", "a2"]
-
-        harness.answer("a2", "A")
-        assert harness.values() == ["no a1", "A"]
-
-
-def test_a_follower_that_is_late_with_its_leader_makes_no_call() -> None:
-    with Harness(fallback(), dedupe_by=first_letter, timeout_ms=100, output_mode="unordered") as harness:
-        harness.process("a1", "a2")
-
-        harness.advance(100)
-
-        assert harness.values() == ["no a1", "no a2"]
-        assert harness.operator.metrics.calls == 1
-        harness.process("a3")
-        harness.answer("a3", "A")
-        assert harness.values() == ["no a1", "no a2", "A"]
-
-
-def test_the_late_answer_of_a_former_leader_does_not_end_the_call_of_the_new_one() -> None:
-    with Harness(fallback(), dedupe_by=first_letter, timeout_ms=100) as harness:
-        harness.process("a1")
-        former = harness.call("a1")
-        harness.advance(60)
-        harness.process("a2")
-        harness.advance(40)
-
-        former.complete("late")
-        harness.settle()
-        harness.run_mail()
-        assert harness.values() == ["no a1"]
-
-        harness.answer("a2", "A")
-        assert harness.values() == ["no a1", "A"]
-
-
-def test_remembered_answers_are_not_called_again() -> None:
-    with Harness(dedupe_by=first_letter, remember=10) as harness:
-        harness.process("a1")
-        harness.answer("a1", "A")
-
-        harness.process("a2", at=5)
-        harness.run_mail()
-
-        assert harness.values() == ["A", "A"]
-        assert harness.called() == ["a1"]
-        assert harness.operator.metrics.remembered == 1
-
-
-def test_a_remembered_answer_waits_for_its_turn() -> None:
-    with Harness(output_mode="ordered", dedupe_by=first_letter, remember=10) as harness:
-        harness.process("a1")
-        harness.answer("a1", "A")
-        harness.process("b1", "a2")
-        harness.run_mail()
-        assert harness.values() == ["A"]
-
-        harness.answer("b1", "B")
-        assert harness.values() == ["A", "B", "A"]
-
-
-def test_answers_are_remembered_for_a_time() -> None:
-    with Harness(dedupe_by=first_letter, remember=10, remember_ms=1000) as harness:
-        harness.process("a1")
-        harness.answer("a1", "A")
-        harness.advance(1000)
-
-        harness.process("a2")
-
-        assert harness.called() == ["a1", "a2"]
-
-
-def test_errors_are_not_remembered() -> None:
-    with Harness(dedupe_by=first_letter, remember=10, on_error="drop") as harness:
-        harness.process("a1")
-        harness.answer_error("a1", ValueError("no"))
-        harness.process("a2")
-
-        assert harness.called() == ["a1", "a2"]
-
-
-def test_a_timeouts_results_are_not_remembered() -> None:
-    with Harness(fallback(), dedupe_by=first_letter, remember=10, timeout_ms=100) as harness:
-        harness.process("a1")
-        harness.advance(100)
-        harness.process("a2")
-
-        assert harness.called() == ["a1", "a2"]
-
-
-def test_a_key_that_is_not_hashable_fails_the_task() -> None:
-    with Harness(dedupe_by=lambda value: [value]) as harness, pytest.raises(TypeError, match="hashable"):
-        harness.process("a")
-
-
-def test_what_is_shared_is_combined_with_each_record() -> None:
-    def combine(value: str, results: Sequence[Any]) -> list[Any]:
-        return [(value, result) for result in results]
-
-    with Harness(dedupe_by=first_letter, remember=10, combine=combine) as harness:
-        harness.process("a1", "a2")
-        harness.answer("a1", "A")
-        harness.process("a3")
-
-        assert harness.values() == [("a1", "A"), ("a2", "A"), ("a3", "A")]
-
-
-# --- batches ---
-
-
-def batches(harness: Harness) -> list[list[Any]]:
-    harness.run_mail()
-    harness.settle()
-    return [call.value for call in harness.function.calls]
-
-
-def answer_batch(harness: Harness, number: int, answer: Any) -> None:
-    until(lambda: len(harness.function.calls) > number, f"batch {number}")
-    call = harness.function.calls[number]
-    if isinstance(answer, BaseException):
-        call.fail(answer)
-    else:
-        call.give(answer)
-    harness.settle()
-    harness.run_mail()
-
-
-@MODES
-def test_a_full_batch_is_sent_at_once(mode: str) -> None:
-    with Harness(HandBatchFunction(), output_mode=mode, max_batch_size=2, linger_ms=50) as harness:
-        harness.process(1, 2, 3)
-        assert batches(harness) == [[1, 2]]
-
-        answer_batch(harness, 0, [["one"], ["two", "zwei"]])
-
-        assert harness.values() == ["one", "two", "zwei"]
-
-
-def test_a_batch_that_is_not_full_is_sent_after_the_linger() -> None:
-    with Harness(HandBatchFunction(), max_batch_size=10, linger_ms=50) as harness:
-        harness.process(1)
-        harness.advance(30)
-        harness.process(2)
-        harness.advance(19)
-        assert batches(harness) == []
-
-        harness.advance(1)
-        assert batches(harness) == [[1, 2]]
-
-
-def test_without_a_linger_a_batch_has_the_records_taken_in_before_the_next_mail() -> None:
-    with Harness(HandBatchFunction(), max_batch_size=10) as harness:
-        harness.process(1, 2, 3)
-
-        assert batches(harness) == [[1, 2, 3]]
-
-
-def test_batches_without_a_linger_follow_each_other() -> None:
-    with Harness(HandBatchFunction(), max_batch_size=10) as harness:
-        for number in range(3):
-            harness.process(number)
-            harness.run_mail()
-
-        assert batches(harness) == [[0], [1], [2]]
-
-
-def test_a_batch_without_waiting_records_is_cancelled_and_frees_its_slot() -> None:
-    function = fallback(HandBatchFunction)
-    with Harness(function, max_batch_size=2, concurrency=1, timeout_ms=100) as harness:
-        harness.process(1, 2)
-        assert batches(harness) == [[1, 2]]
-        harness.advance(50)
-        harness.process(3, 4)
-        assert batches(harness) == [[1, 2]]
-
-        harness.advance(50)
-
-        assert harness.values() == ["no 1", "no 2"]
-        assert batches(harness) == [[1, 2], [3, 4]]
-        assert function.calls[0].is_cancelled()
-
-
-def test_an_exception_in_place_of_a_list_fails_that_value_only() -> None:
-    with Harness(HandBatchFunction(), max_batch_size=3, on_error="capture") as harness:
-        harness.process(1, 2, 3)
-
-        answer_batch(harness, 0, [["one"], KeyError("two"), []])
-
-        one, captured = harness.values()
-        assert one == "one"
-        assert isinstance(captured, CapturedError)
-        assert captured.input == 2
-
-
 @pytest.mark.parametrize("answer", [[["one"]], [["one"], ["two"], ["three"]], "ab", None, {"a": 1}])
 def test_a_batch_without_one_entry_for_each_value_fails_all_its_values(answer: Any) -> None:
     with Harness(HandBatchFunction(), max_batch_size=2, on_error="capture") as harness:
         harness.process(1, 2)
-
-        answer_batch(harness, 0, answer)
+        harness.run_mail()
+        harness.call([1, 2]).give(answer)
+        harness.settle()
+        harness.run_mail()
 
         assert [captured.input for captured in harness.values()] == [1, 2]
         assert "async_invoke_batch returned" in harness.values()[0].message
 
 
-def test_a_value_that_failed_in_a_batch_is_retried_in_another() -> None:
-    with Harness(HandBatchFunction(), max_batch_size=2, linger_ms=20, retry=ON_ERROR) as harness:
-        harness.process(1, 2)
-        answer_batch(harness, 0, [["one"], ValueError("busy")])
-        assert harness.values() == ["one"]
-
-        harness.advance(10)
-        harness.advance(20)
-        assert batches(harness) == [[1, 2], [2]]
-        answer_batch(harness, 1, [["two"]])
-
-        assert harness.values() == ["one", "two"]
-
-
-def test_a_value_that_is_late_leaves_a_batch_that_gathers() -> None:
-    with Harness(fallback(HandBatchFunction), max_batch_size=10, linger_ms=100, deadline_ms=60) as harness:
-        harness.process(1)
-        harness.advance(50)
-        harness.process(2)
-        harness.advance(10)
-        assert harness.values() == ["no 1"]
-
-        harness.advance(40)
-        assert batches(harness) == [[2]]
-
-
-def test_values_of_a_batch_that_is_late_are_late_each() -> None:
-    function = fallback(HandBatchFunction)
-    with Harness(function, max_batch_size=2, linger_ms=50, deadline_ms=100) as harness:
-        harness.process(1)
-        harness.advance(40)
-        harness.process(2)
-        harness.settle()
-
-        harness.advance(60)
-        assert harness.values() == ["no 1"]
-        answer_batch(harness, 0, [["one"], ["two"]])
-
-        assert harness.values() == ["no 1", "two"]
-        metrics = harness.operator.metrics
-        assert (metrics.completed, metrics.timed_out, metrics.in_flight) == (2, 1, 0)
-
-
-def test_an_answer_to_a_batch_wins_against_a_timeout_whose_mail_runs_first() -> None:
-    function = fallback(HandBatchFunction)
-    with Harness(function, max_batch_size=2, timeout_ms=100) as harness:
-        harness.process(1, 2)
-        assert batches(harness) == [[1, 2]]
-        harness.clock.advance(100)
-
-        answer_batch(harness, 0, [["one"], ["two"]])
-
-        assert harness.values() == ["one", "two"]
-        assert function.timeouts == []
-
-
-@pytest.mark.parametrize("ms", [100, 150])
-@pytest.mark.parametrize("timeout_first", [False, True])
-def test_a_timeout_beats_an_entry_of_a_batch_that_would_be_retried(ms: int, timeout_first: bool) -> None:
-    function = fallback(HandBatchFunction)
-    with Harness(function, max_batch_size=2, timeout_ms=100, retry=ON_ERROR) as harness:
-        harness.process(1, 2)
-        assert batches(harness) == [[1, 2]]
-        if timeout_first:
-            harness.clock.advance(ms)
-        function.calls[0].give([["one"], ValueError("busy")])
-        harness.settle()
-        if not timeout_first:
-            harness.clock.advance(ms)
-        harness.run_mail()
-
-        assert harness.values() == ["one", "no 2"]
-        harness.advance(1000)
-        assert batches(harness) == [[1, 2]]
-        assert harness.operator.metrics.in_flight == 0
-
-
-def test_the_end_of_input_sends_a_lingering_batch() -> None:
-    def idle() -> None:
-        harness.settle()
-        harness.function.calls[0].give([["one"]])
-        harness.settle()
-
-    harness: Harness = Harness(HandBatchFunction(), max_batch_size=10, linger_ms=500, idle=idle)
-    with harness:
-        harness.process(1)
-        harness.operator.end_input()
-
-        assert harness.values() == ["one"]
-        assert harness.clock.current_processing_time() == 0
-
-
-def test_a_full_queue_does_not_wait_for_a_batch_that_cannot_fill() -> None:
-    """The queue has room for fewer than the batch: nothing else can come, so it is sent."""
-
-    def idle() -> None:
-        harness.settle()
-        call = next(call for call in harness.function.calls if call.is_open())
-        call.give([[value] for value in call.value])
-        harness.settle()
-
-    harness: Harness = Harness(HandBatchFunction(), capacity=2, max_batch_size=10, linger_ms=500, idle=idle)
-    with harness:
-        harness.process(1, 2, 3)
-
-        assert harness.values() == [1, 2]
-        assert harness.clock.current_processing_time() == 0
-
-
-def test_concurrency_counts_batches() -> None:
-    with Harness(HandBatchFunction(), max_batch_size=2, concurrency=1) as harness:
-        harness.process(1, 2, 3, 4)
-        assert batches(harness) == [[1, 2]]
-
-        answer_batch(harness, 0, [[1], [2]])
-
-        assert batches(harness) == [[1, 2], [3, 4]]
-
-
-def test_a_batch_of_shared_calls_has_each_key_once() -> None:
-    with Harness(HandBatchFunction(), max_batch_size=10, dedupe_by=first_letter) as harness:
-        harness.process("a1", "a2", "b1")
-        assert batches(harness) == [["a1", "b1"]]
-
-        answer_batch(harness, 0, [["A"], ["B"]])
-
-        assert harness.values() == ["A", "A", "B"]
-
-
 def test_batch_options_for_a_function_without_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="async_invoke_batch"):
         Harness(HandFunction(), max_batch_size=10)
-
-
-# --- counts ---
-
-
-def test_the_counts_of_a_run_balance() -> None:
-    with Harness(fallback(), output_mode="unordered", on_error="drop", retry=ON_ERROR, timeout_ms=100) as harness:
-        harness.process("late", "good", "bad", "flaky")
-        harness.answer("good", 1, 2)
-        harness.answer_error("bad", KeyError("bad"))
-        harness.answer_error("flaky", ValueError("busy"))
-        harness.advance(10)
-        assert harness.operator.metrics.in_flight == 2
-        harness.answer("flaky", 3)
-        harness.advance(90)
-
-        metrics = harness.operator.metrics
-        assert metrics.calls == 5
-        assert metrics.retried == 1
-        assert (metrics.timed_out, metrics.dropped) == (1, 1)
-        assert (metrics.completed, metrics.failed) == (3, 1)
-        assert metrics.in_flight == 0
 
 
 def test_each_call_has_its_time() -> None:
@@ -740,98 +349,3 @@ def test_each_call_has_its_time() -> None:
         metrics = harness.operator.metrics
         assert metrics.call_time.count == 2
         assert metrics.queue_wait.count == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "in_flight"),
-    [({}, 3), ({"concurrency": 1}, 1), ({"rate_limit": RateLimit(1, burst=1)}, 1), ({"retry": ON_ERROR}, 2)],
-    ids=["plain", "concurrency", "rate limit", "retry"],
-)
-def test_only_calls_that_were_sent_are_in_flight_and_none_after_close(options: dict[str, Any], in_flight: int) -> None:
-    with Harness(dedupe_by=first_letter, **options) as harness:
-        harness.process("a1", "a2", "b1", "b2", "c")
-        harness.settle()
-        if "retry" in options:
-            harness.answer_error("a1", ValueError("busy"))
-        assert harness.operator.metrics.in_flight == in_flight
-
-    assert harness.operator.metrics.in_flight == 0
-
-
-@pytest.mark.parametrize("limit", [{"concurrency": 1}, {"rate_limit": RateLimit(1, burst=1)}], ids=str)
-def test_calls_that_end_before_they_are_sent_are_not_counted(limit: dict[str, Any]) -> None:
-    with Harness(fallback(), deadline_ms=100, **limit) as harness:
-        harness.process("a", "b", "c")
-        harness.answer("a", "A")
-        harness.advance(100)
-
-        metrics = harness.operator.metrics
-        assert harness.called() == (["a", "b"] if "concurrency" in limit else ["a"])
-        assert metrics.calls == len(harness.called())
-        assert (metrics.in_flight, metrics.timed_out) == (0, 2)
-
-
-def test_a_shared_call_in_flight_is_counted_once() -> None:
-    with Harness(fallback(), dedupe_by=first_letter, timeout_ms=100) as harness:
-        harness.process("a1", "a2", "a3")
-        assert harness.operator.metrics.in_flight == 1
-
-        harness.advance(100)
-
-        metrics = harness.operator.metrics
-        assert (metrics.in_flight, metrics.timed_out, metrics.completed, metrics.shared) == (0, 3, 3, 2)
-
-
-# --- reading ahead ---
-
-
-def test_what_is_read_ahead_is_not_called_before_a_call_has_ended() -> None:
-    with Harness(capacity=2, read_ahead=2) as harness:
-        harness.process("a", "b", "c", "d")
-        assert harness.called() == ["a", "b"]
-        assert not harness.operator.is_available()
-
-        harness.answer("b", "B")
-
-        assert harness.called() == ["a", "b", "c"]
-        assert harness.values() == []
-        harness.answer("a", "A")
-        assert harness.called() == ["a", "b", "c", "d"]
-        assert harness.values() == ["A", "B"]
-
-
-def test_the_timeout_of_a_record_read_ahead_runs_from_the_start_of_its_call() -> None:
-    with Harness(fallback(), capacity=1, read_ahead=1, timeout_ms=100) as harness:
-        harness.process("a", "b")
-        assert harness.called() == ["a"]
-
-        harness.advance(190)  # real milliseconds until the first call was made count, too
-
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a", "b"]
-        harness.answer("b", "B")
-        assert harness.values() == ["no a", "B"]
-
-
-def test_what_is_read_ahead_of_a_call_that_hangs_is_late_at_last() -> None:
-    """A blocking call that is late keeps its thread; without an end, what waits for that would wait for ever."""
-    has_begun, go_on = threading.Event(), threading.Event()
-
-    def hang(value: str) -> list[str]:
-        has_begun.set()
-        go_on.wait(TIMEOUT_S)
-        return [value]
-
-    with Harness(hang, capacity=1, read_ahead=1, pool_size=1, timeout_ms=100, on_error="capture") as harness:
-        harness.process("a", "b")
-        assert has_begun.wait(TIMEOUT_S)
-        harness.advance(99)
-        assert harness.values() == []
-        for ended in (1, 2):
-            # To the timeout comes what the pool's thread took, by the machine's own clock, to begin the first call.
-            for _ in range(1000):
-                if len(harness.values()) < ended:
-                    harness.advance(1)
-
-        assert [error.input for error in harness.values()] == ["a", "b"]
-        go_on.set()

@@ -20,11 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dispatcher.aio import RateLimit
 from dispatcher.mailbox import SystemProcessingTimeService
 from pipeline.streaming import AsyncTimeoutError, CapturedError, RetryAfter, RetryStrategy, StreamRecord, Watermark
-from pipeline.streaming.elements import StreamElement
-from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
-from ....kit import tries
-from .harness import MODES, TIMEOUT_S, HandBatchFunction, HandCall, HandFunction, Harness, Switch
+from ....kit import TIMEOUT_S, tries
+from .harness import Element, HandBatchFunction, HandCall, HandFunction, Harness, Switch, WaitSettings, wait_in_chunks
 
 KEYS = 3
 """How many keys there are where calls are shared."""
@@ -70,8 +68,8 @@ class OperatorMachine(RuleBasedStateMachine):
         super().__init__()
         self.harness: Harness | None = None
         self.ids = itertools.count(1)
-        self.taken: list[StreamElement[Any]] = []  # inputs, in their order
-        self.output: list[StreamElement[Any]] = []  # of all operators so far
+        self.taken: list[Element] = []  # inputs, in their order
+        self.output: list[Element] = []  # of all operators so far
         self.functions: list[HandFunction] = []  # of all operators so far
         self.no_results: set[int] = set()  # values for which an answer without results was given
         self.switch = Switch()
@@ -85,7 +83,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self.function_class = HandBatchFunction if batches is not None else HandFunction
         self.make([])
 
-    def make(self, state: list[StreamElement[Any]]) -> None:
+    def make(self, state: list[Element]) -> None:
         self.started_with = len([element for element in state if isinstance(element, StreamRecord)])
         self.taken_before = self.records_taken()
         self.functions.append(self.function_class())
@@ -306,7 +304,7 @@ class OperatorMachine(RuleBasedStateMachine):
                 assert captured.error.deadline_ms is not None or captured.input in called or is_shared
 
 
-def stamp(element: StreamElement[Any]) -> int:
+def stamp(element: Element) -> int:
     assert element.timestamp_ms is not None
     return element.timestamp_ms
 
@@ -329,7 +327,7 @@ TestOrderedOperator.settings = TestUnorderedOperator.settings = settings(
 # --- with real threads ---
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(20))
 @given(
     latencies=st.lists(st.integers(0, 6), max_size=60),
     chunk_size=st.integers(1, 9),
@@ -368,15 +366,14 @@ def timers() -> Iterator[SystemProcessingTimeService]:
     assert service.shutdown(TIMEOUT_S)
 
 
-@MODES
 @pytest.mark.parametrize(
-    "options",
+    ("mode", "options"),
     [
-        {},
-        {"retry": RetryStrategy.fixed_delay(2, 1, retry_on_exception=ValueError)},
-        {"concurrency": 7, "retry": RetryStrategy.fixed_delay(2, 1, retry_on_exception=ValueError)},
-        {"dedupe_by": lambda value: value // 3},
-        {"rate_limit": RateLimit(20_000)},
+        ("ordered", {}),
+        ("unordered", {"retry": RetryStrategy.fixed_delay(2, 1, retry_on_exception=ValueError)}),
+        ("ordered", {"concurrency": 7, "retry": RetryStrategy.fixed_delay(2, 1, retry_on_exception=ValueError)}),
+        ("unordered", {"dedupe_by": lambda value: value // 3}),
+        ("ordered", {"rate_limit": RateLimit(20_000)}),
     ],
     ids=["plain", "retry", "concurrency", "dedupe", "rate limit"],
 )

@@ -11,359 +11,159 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming import AsyncOperatorError, AsyncTimeoutError, RetryAfter, RetryStrategy, StreamRecord, Watermark
-from pipeline.streaming.calls.hosts.choice import make_host
-
-from .harness import MODES, ON_ERROR, TIMEOUT_S, HandFunction, Harness, fallback, until
-
-ON_EMPTY = RetryStrategy.fixed_delay(2, 10, retry_on_result=operator.not_)
-ON_BOTH = RetryStrategy.fixed_delay(2, 10, retry_on_result=operator.not_, retry_on_exception=ValueError)
-
-
-# --- what is retried, and when ---
-
-
-@MODES
-def test_an_error_is_retried_after_the_delay(mode: str) -> None:
-    with Harness(output_mode=mode, retry=ON_ERROR) as harness:
-        harness.process("a", at=1)
-        harness.answer_error("a", ValueError("busy"))
-
-        harness.advance(9)
-        assert harness.called() == ["a"]
-        harness.advance(1)
-        assert harness.called() == ["a", "a"]
-
-        harness.answer("a", "A")
-        assert harness.output == [StreamRecord("A", 1)]
-
-
-@MODES
-def test_a_result_is_retried_after_the_delay(mode: str) -> None:
-    with Harness(output_mode=mode, retry=ON_EMPTY) as harness:
-        harness.process("a")
-        harness.answer("a")
-        assert harness.output == []
-
-        harness.advance(10)
-        harness.answer("a", "A")
-
-        assert harness.values() == ["A"]
-
-
-def test_with_both_predicates_both_outcomes_are_retried() -> None:
-    with Harness(retry=ON_BOTH) as harness:
-        harness.process("a")
-        harness.answer("a")
-        harness.advance(10)
-        harness.answer_error("a", ValueError("busy"))
-        harness.advance(10)
-        harness.answer("a", "A")
-
-        assert harness.values() == ["A"]
-        assert harness.called() == ["a", "a", "a"]
-
-
-def test_an_error_that_the_predicate_does_not_want_fails_at_once() -> None:
-    with Harness(retry=ON_ERROR) as harness:
-        harness.process("a")
-
-        with pytest.raises(AsyncOperatorError) as failure:
-            harness.answer_error("a", KeyError("gone"))
-
-        assert failure.value.attempts == 1
-
-
-@pytest.mark.parametrize("max_attempts", [1, 2, 5])
-def test_max_attempts_are_those_that_may_be_followed_by_another(max_attempts: int) -> None:
-    retry = RetryStrategy.fixed_delay(max_attempts, 10, retry_on_exception=ValueError)
-    with Harness(retry=retry) as harness:
-        harness.process("a")
-        for _ in range(max_attempts):
-            harness.answer_error("a", ValueError("busy"))
-            harness.advance(10)
-
-        with pytest.raises(AsyncOperatorError, match="busy") as failure:
-            harness.answer_error("a", ValueError("busy"))
-
-        assert failure.value.attempts == max_attempts + 1
-        assert len(harness.called()) == max_attempts + 1
-
-
-def test_the_last_result_is_emitted_although_the_predicate_wants_another() -> None:
-    with Harness(retry=RetryStrategy.fixed_delay(1, 10, retry_on_result=lambda results: True)) as harness:
-        harness.process("a")
-        harness.answer("a", 1)
-        harness.advance(10)
-
-        harness.answer("a", 2)
-
-        assert harness.values() == [2]
-
-
-def test_each_record_has_its_own_attempts() -> None:
-    retry = RetryStrategy.exponential_backoff(2, 10, 100, 2.0, retry_on_exception=ValueError)
-    with Harness(output_mode="unordered", retry=retry) as harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-        harness.advance(10)
-        harness.answer_error("a", ValueError("busy"))
-
-        harness.process("b")
-        harness.answer_error("b", ValueError("busy"))
-        harness.advance(10)
-
-        assert harness.called() == ["a", "a", "b", "b"]
-        harness.advance(10)
-        assert harness.called() == ["a", "a", "b", "b", "a"]
-
-
-def test_a_predicate_that_raises_fails_the_task() -> None:
-    def predicate(error: BaseException) -> bool:
-        raise RuntimeError("bad predicate")
-
-    with Harness(retry=RetryStrategy.fixed_delay(1, 10, retry_on_exception=predicate)) as harness:
-        harness.process("a")
-
-        with pytest.raises(Exception, match="bad predicate"):
-            harness.answer_error("a", ValueError("busy"))
-
-
-# --- order ---
-
-
-def test_an_unordered_record_passes_one_that_is_retried_but_no_watermark() -> None:
-    with Harness(output_mode="unordered", retry=ON_ERROR) as harness:
-        harness.process("a", "b")
-        harness.watermark(1)
-        harness.process("c")
-        harness.answer_error("a", ValueError("busy"))
-        harness.answer("c", "C")
-        harness.answer("b", "B")
-        assert harness.values() == ["B"]
-
-        harness.advance(10)
-        harness.answer("a", "A")
-
-        assert harness.values() == ["B", "A", Watermark(1), "C"]
-
-
-def test_a_record_that_waits_for_its_retry_keeps_its_place_in_the_queue() -> None:
-    def idle() -> None:
-        if harness.clock.current_processing_time() < 10:
-            harness.clock.advance(10)
-        else:
-            harness.complete("a", "A")
-
-    harness: Harness = Harness(capacity=1, retry=ON_ERROR, idle=idle)
-    with harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-        assert not harness.operator.is_available()
-
-        harness.process("b")
-
-        assert harness.values() == ["A"]
-
-
-# --- one timeout over all attempts ---
-
-
-@MODES
-def test_the_timeout_covers_all_attempts(mode: str) -> None:
-    retry = RetryStrategy.fixed_delay(100, 30, retry_on_exception=ValueError)
-    with Harness(output_mode=mode, retry=retry, timeout_ms=100) as harness:
-        harness.process("a")
-        for _ in range(3):
-            harness.answer_error("a", ValueError("busy"))
-            harness.advance(30)
-
-        with pytest.raises(AsyncOperatorError) as failure:
-            harness.advance(10)
-
-        assert isinstance(failure.value.__cause__, AsyncTimeoutError)
-        assert failure.value.attempts == 4
-
-
-@MODES
-def test_a_timeout_while_an_attempt_runs_gives_the_hooks_results(mode: str) -> None:
-    with Harness(fallback(), output_mode=mode, retry=ON_BOTH, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-        harness.advance(10)
-        call = harness.call("a")
-
-        harness.advance(90)
-        call.complete("late")
-        harness.settle()
-        harness.run_mail()
-
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a", "a"]
-
-
-@MODES
-def test_a_timeout_while_a_retry_waits_gives_the_hooks_results_and_no_other_attempt(mode: str) -> None:
-    retry = RetryStrategy.fixed_delay(2, 500, retry_on_exception=ValueError)
-    with Harness(fallback(), output_mode=mode, retry=retry, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-
-        harness.advance(100)
-        assert harness.values() == ["no a"]
-        harness.advance(1000)
-
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a"]
-        assert harness.clock.pending_timers == 0
-
-
-def test_a_timeouts_results_are_not_retried_themselves() -> None:
-    """Neither are none at all, which the predicate wants retried."""
-    with Harness(HandFunction(on_timeout=lambda value: []), retry=ON_EMPTY, timeout_ms=100) as harness:
-        harness.process("a")
-
-        harness.advance(100)
-        harness.advance(100)
-
-        assert harness.called() == ["a"]
-        assert harness.operator.snapshot_state() == []
-
-
-@MODES
-@pytest.mark.parametrize(
-    "outcome", [ValueError("busy"), RetryAfter(0.01), [], None], ids=["error", "retry after", "no result", "None"]
-)
-@pytest.mark.parametrize("is_late", [False, True])
-@pytest.mark.parametrize("ms", [100, 150])
-def test_a_timeout_beats_an_outcome_that_would_be_retried(mode: str, outcome: Any, is_late: bool, ms: int) -> None:
-    """The attempt has ended, its mail has not run, and the time is over: the retry could not help any more.
-
-    `is_late`: the outcome comes after the timeout. Returning None is an error only once the operator looks at it.
-    """
-    retry = RetryStrategy.fixed_delay(2, 10, retry_on_result=operator.not_, retry_on_exception=(ValueError, TypeError))
-    with Harness(fallback(), output_mode=mode, retry=retry, timeout_ms=100) as harness:
-        harness.process("a")
-        call = harness.call("a")
-        if is_late:
-            harness.clock.advance(ms)
-        if isinstance(outcome, BaseException):
-            call.fail(outcome)
-        else:
-            call.give(outcome)
-        harness.settle()
-        if not is_late:
-            harness.clock.advance(ms)
-        harness.run_mail()
-
-        assert harness.values() == ["no a"]
-        harness.advance(1000)
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a"]
-        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
-
-
-def test_a_retry_that_would_start_after_the_timeout_never_starts() -> None:
-    retry = RetryStrategy.fixed_delay(2, 100, retry_on_exception=ValueError)
-    with Harness(fallback(), retry=retry, timeout_ms=150) as harness:
-        harness.process("a")
-        harness.advance(100)
-        harness.answer_error("a", ValueError("busy"))
-
-        harness.advance(50)
-        assert harness.values() == ["no a"]
-        harness.advance(500)
-
-        assert harness.called() == ["a"]
-
-
-# --- the end of input ---
-
-
-def test_the_end_of_input_fires_waiting_retries_at_once() -> None:
-    def idle() -> None:
-        harness.complete("a", "A")
-
-    harness: Harness = Harness(retry=RetryStrategy.fixed_delay(2, 500, retry_on_exception=ValueError), idle=idle)
-    with harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-
-        harness.operator.end_input()
-
-        assert harness.values() == ["A"]
-        assert harness.clock.current_processing_time() == 0
-        assert harness.called() == ["a", "a"]
-        harness.advance(900)
-        assert harness.called() == ["a", "a"]
-
-
-def test_after_the_end_of_input_nothing_is_retried() -> None:
-    def idle() -> None:
-        harness.fail("a", ValueError("still busy"))
-
-    harness: Harness = Harness(retry=ON_ERROR, idle=idle)
-    with harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-
-        with pytest.raises(AsyncOperatorError, match="still busy") as failure:
-            harness.operator.end_input()
-
-        assert failure.value.attempts == 2
-
-
-def test_a_result_that_would_be_retried_is_final_after_the_end_of_input() -> None:
-    harness: Harness = Harness(retry=ON_EMPTY, idle=lambda: harness.complete("a"))
-    with harness:
-        harness.process("a")
-
-        harness.operator.end_input()
-
-        assert harness.output == []
-        assert harness.called() == ["a"]
-
-
-def test_an_outcome_whose_mail_runs_after_the_end_of_input_is_final() -> None:
-    with Harness(retry=ON_EMPTY) as harness:
-        harness.process("a")
-        harness.complete("a")
-
-        harness.operator.end_input()
-
-        assert harness.called() == ["a"]
-        assert harness.clock.current_processing_time() == 0
-
-
-def test_the_end_of_input_fires_the_waiting_retries_of_all_records() -> None:
-    def idle() -> None:
-        harness.settle()
-        call = next(call for call in harness.function.calls if call.is_open())
-        harness.complete(call.value, call.value.upper())
-
-    harness: Harness = Harness(retry=RetryStrategy.fixed_delay(2, 500, retry_on_exception=ValueError), idle=idle)
-    with harness:
-        harness.process("a", "b", "c")
-        for value in "abc":
-            harness.answer_error(value, ValueError("busy"))
-
-        harness.operator.end_input()
-
-        assert harness.values() == ["A", "B", "C"]
-
-
-# --- snapshots and closing ---
-
-
-@MODES
-def test_a_snapshot_has_the_records_that_wait_for_a_retry(mode: str) -> None:
-    with Harness(output_mode=mode, retry=ON_ERROR) as harness:
-        harness.process("a", "b")
-        harness.answer_error("a", ValueError("busy"))
-
-        state = harness.operator.snapshot_state()
-
-        assert state == [StreamRecord("a"), StreamRecord("b")]
+from pipeline.streaming import AsyncOperatorError, RetryAfter, RetryStrategy
+
+from ....kit import TIMEOUT_S, until
+from .harness import ON_ERROR, HandFunction, Harness, make_host
+from .stage import EITHER, LATE, ORDERED, UNORDERED, Options, Rows, check, scenarios
+
+
+def no_predicate(error: BaseException) -> bool:
+    raise RuntimeError("bad predicate")
+
+
+def retried(attempts: int, delay_ms: int, on_error: Any = ValueError, on_result: Any = None) -> Options:
+    return {"retry": RetryStrategy.fixed_delay(attempts, delay_ms, on_result, on_error)}
+
+
+RETRIED: Options = {"retry": ON_ERROR}
+ON_EMPTY = retried(2, 10, None, operator.not_)
+ON_BOTH = retried(2, 10, ValueError, operator.not_)
+ON_ANYTHING = retried(2, 10, (ValueError, TypeError), operator.not_)
+IN_100_MS: Options = {"timeout_ms": 100}
+PATIENT: Options = {"timeout_ms": 60_000}
+
+SCENARIOS: Rows = {
+    # what is retried, and when
+    "an error is retried after the delay": (
+        EITHER | RETRIED, "take a@1 | busy a | +9 -> calls a | +1 -> calls a a | ok a A -> stamped A@1",
+    ),
+    "a result is retried after the delay": (EITHER | ON_EMPTY, "take a | ok a -> out | +10 | ok a A -> out A"),
+    "with both predicates both outcomes are retried": (
+        ON_BOTH, "take a | ok a | +10 | busy a | +10 | ok a A -> out A ; calls a a a",
+    ),
+    "an error that the predicate does not want fails at once": (RETRIED, "take a | gone a -> raised a:KeyError:1"),
+    "max_attempts of one is that which may be followed by another": (
+        retried(1, 10), "take a | busy a | +10 | busy a -> raised a:ValueError:2 ; calls a a",
+    ),
+    "max_attempts are those that may be followed by another": (
+        retried(3, 10),
+        "take a | busy a | +10 | busy a | +10 | busy a | +10 | busy a -> raised a:ValueError:4 ; calls a a a a",
+    ),
+    "the last result is emitted although the predicate wants another": (
+        retried(1, 10, None, lambda results: True), "take a | ok a 1 | +10 | ok a 2 -> out 2",
+    ),
+    "each record has its own attempts": (
+        UNORDERED | {"retry": RetryStrategy.exponential_backoff(2, 10, 100, 2.0, retry_on_exception=ValueError)},
+        "take a | busy a | +10 | busy a | take b | busy b | +10 -> calls a a b b | +10 -> calls a a b b a",
+    ),
+    "a predicate that raises fails the task": (
+        retried(1, 10, no_predicate), "take a | busy a -> raised RuntimeError",
+    ),
+    # order
+    "an unordered record passes one that is retried but no watermark": (
+        UNORDERED | RETRIED,
+        "take a b ~1 c | busy a | ok c C | ok b B -> out B | +10 | ok a A -> out B A ~1 C",
+    ),
+    "a record that waits for its retry keeps its place in the queue": (
+        RETRIED | {"capacity": 1, "idle": "clock 10 | mailed ok a A"},
+        "take a | busy a -> available False | take b -> out A",
+    ),
+    # one timeout over all attempts
+    "the timeout covers all attempts": (
+        EITHER | IN_100_MS | retried(100, 30),
+        "take a | busy a | +30 | busy a | +30 | busy a | +30 | +10 -> raised a:AsyncTimeoutError:4",
+    ),
+    "a timeout while an attempt runs gives the hook's results": (
+        LATE | EITHER | IN_100_MS | ON_BOTH,
+        "take a | busy a | +10 | +90 -> out no_a | late a -> out no_a ; calls a a ; sent 2 ; timed_out 1 ; failed 0",
+    ),
+    "a timeout while a retry waits gives the hook's results and no other attempt": (
+        LATE | EITHER | IN_100_MS | retried(2, 500),
+        "take a | busy a | +100 -> out no_a | +1000 -> out no_a ; calls a ; timers 0",
+    ),
+    # Neither are none at all, which the predicate wants retried.
+    "a timeout's results are not retried themselves": (
+        IN_100_MS | ON_EMPTY | {"function": lambda: HandFunction(lambda value: [])},
+        "take a | +100 | +100 -> calls a ; state",
+    ),
+    # The attempt has ended, its mail has not run, and the time is over: the retry could not help any more.
+    # Returning None is an error only once the operator looks at it.
+    **{
+        f"a timeout beats an outcome that would be retried: {outcome}, {when}": (
+            LATE | IN_100_MS | ON_ANYTHING | mode,
+            f"take a | {ends} | mail -> out no_a | +1000 -> out no_a ; calls a ; timed_out 1 ; in_flight 0",
+        )
+        for outcome, mode in {"busy": ORDERED, "now": UNORDERED, "ok": ORDERED, "none": UNORDERED}.items()
+        for when, ends in {
+            "that comes before": f"mailed {outcome} a | clock 100", "long before": f"mailed {outcome} a | clock 150",
+            "that comes later": f"clock 100 | mailed {outcome} a", "much later": f"clock 150 | mailed {outcome} a",
+        }.items()
+    },
+    "a retry that would start after the timeout never starts": (
+        LATE | retried(2, 100) | {"timeout_ms": 150},
+        "take a | +100 | busy a | +50 -> out no_a | +500 -> calls a",
+    ),
+    # the end of input
+    "the end of input fires waiting retries at once": (
+        retried(2, 500) | {"idle": "mailed ok a A"},
+        "take a | busy a | end -> out A ; now 0 ; calls a a | +900 -> calls a a",
+    ),
+    "the end of input fires the waiting retries of all records": (
+        retried(2, 500) | {"idle": "mailed ok a A | mailed ok b B | mailed ok c C"},
+        "take a b c | busy a | busy b | busy c | end -> out A B C",
+    ),
+    "after the end of input nothing is retried": (
+        RETRIED | {"idle": "mailed busy a"}, "take a | busy a | end -> raised a:ValueError:2",
+    ),
+    "a result that would be retried is final after the end of input": (
+        ON_EMPTY | {"idle": "mailed ok a"}, "take a | end -> out ; calls a",
+    ),
+    "an outcome whose mail runs after the end of input is final": (
+        ON_EMPTY, "take a | mailed ok a | end -> calls a ; now 0",
+    ),
+    # snapshots
+    "a snapshot has the records that wait for a retry": (EITHER | RETRIED, "take a b | busy a -> state a b"),
+    # RetryAfter
+    "RetryAfter pauses and makes the call again": (
+        PATIENT, "take a | pause2 a | +1999 -> calls a | +1 -> calls a a | ok a A -> out A",
+    ),
+    "RetryAfter pauses all calls of the operator": (
+        UNORDERED | PATIENT,
+        "take a b | pause2 a | take c -> calls a b | ok b B | +2000 -> calls a b a"
+        " | +50 -> calls a b a c",  # the first calls after a pause are 50 ms apart
+    ),
+    "RetryAfter is no attempt of the strategy": (
+        RETRIED | PATIENT,
+        "take a | pause1 a | +1000 | pause1 a | +1000 | pause1 a | +1000"
+        " | busy a | +1000 | busy a | +1000"  # 10 ms, and a turn at the rate, which the refusals have cut
+        " | ok a A -> out A ; retried 5",
+    ),
+    "RetryAfter ends with the timeout": (
+        LATE | {"timeout_ms": 1500}, "take a | pause2 a | +1500 -> out no_a | +2000 -> calls a",
+    ),
+    "RetryAfter without end is ended by the timeout": (
+        LATE | IN_100_MS, "take a | now a | +50 -> calls a a | now a | +50 -> out no_a | +500 -> calls a a",
+    ),
+    "the end of input waits for a pause": (
+        PATIENT | {"idle": "clock 2000 | mailed ok a A"}, "take a | pause2 a | end -> out A",
+    ),
+    # It got 32 to 35 calls for each row.
+    "a service that says now again and again is asked ever less": (
+        PATIENT,
+        "take a"
+        + "".join(
+            f" | now a | +{min(50 * 2**refusal, 5000) - 1} -> made {refusal + 1} | +1 -> made {refusal + 2}"
+            for refusal in range(9)
+        )
+        + " | ok a A -> out A",
+    ),
+}  # fmt: skip
+
+
+@scenarios(SCENARIOS)
+def test_scenario(options: Options, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(options, script, monkeypatch)
 
 
 def test_restored_records_start_afresh() -> None:
@@ -402,124 +202,6 @@ def test_a_retry_that_waits_ends_with_close_on_a_host_that_goes_on() -> None:
 
     assert [call.value for call in function.calls] == ["a", "b"]
     assert host.stop(TIMEOUT_S)
-
-
-def test_a_timeout_that_gives_results_counts_no_failure() -> None:
-    with Harness(fallback(), retry=ON_ERROR, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-        harness.advance(100)
-
-        metrics = harness.operator.metrics
-
-    assert (metrics.calls, metrics.timed_out, metrics.failed) == (2, 1, 0)
-    assert metrics.retried == 1
-
-
-# --- RetryAfter ---
-
-
-def test_retry_after_pauses_and_makes_the_call_again() -> None:
-    with Harness(timeout_ms=60_000) as harness:
-        harness.process("a")
-        harness.answer_error("a", RetryAfter(2.0))
-
-        harness.advance(1999)
-        assert harness.called() == ["a"]
-        harness.advance(1)
-        assert harness.called() == ["a", "a"]
-
-        harness.answer("a", "A")
-        assert harness.values() == ["A"]
-
-
-def test_retry_after_pauses_all_calls_of_the_operator() -> None:
-    with Harness(output_mode="unordered", timeout_ms=60_000) as harness:
-        harness.process("a", "b")
-        harness.answer_error("a", RetryAfter(2.0))
-        harness.process("c")
-        assert harness.called() == ["a", "b"]
-
-        harness.answer("b", "B")
-        harness.advance(2000)
-        assert sorted(harness.called()) == ["a", "a", "b"]
-        harness.advance(50)  # the first calls after a pause are 50 ms apart
-
-        assert sorted(harness.called()) == ["a", "a", "b", "c"]
-
-
-def test_retry_after_is_no_attempt_of_the_strategy() -> None:
-    with Harness(retry=ON_ERROR, timeout_ms=60_000) as harness:
-        harness.process("a")
-        for _ in range(5):
-            harness.answer_error("a", RetryAfter(1.0))
-            harness.advance(1000)
-        for _ in range(2):
-            harness.answer_error("a", ValueError("busy"))
-            harness.advance(1000)  # the retry waits 10 ms, and for the rate, which the refusals have cut
-
-        harness.answer("a", "A")
-
-        assert harness.values() == ["A"]
-        assert harness.operator.metrics.retried == 7
-
-
-def test_retry_after_ends_with_the_timeout() -> None:
-    with Harness(fallback(), timeout_ms=1500) as harness:
-        harness.process("a")
-        harness.answer_error("a", RetryAfter(2.0))
-
-        harness.advance(1500)
-        assert harness.values() == ["no a"]
-        harness.advance(2000)
-
-        assert harness.called() == ["a"]
-
-
-def test_retry_after_without_end_is_ended_by_the_timeout() -> None:
-    with Harness(fallback(), timeout_ms=100) as harness:
-        harness.process("a")
-
-        for _ in range(10):
-            for call in [call for call in harness.function.calls if call.is_open()]:
-                call.fail(RetryAfter(0.01))
-            harness.advance(10)
-
-        assert harness.values() == ["no a"]
-        assert len(harness.called()) > 1
-
-
-def test_the_end_of_input_waits_for_a_pause() -> None:
-    def idle() -> None:
-        if harness.clock.current_processing_time() < 2000:
-            harness.clock.advance(2000)
-        else:
-            harness.complete("a", "A")
-
-    harness: Harness = Harness(timeout_ms=60_000, idle=idle)
-    with harness:
-        harness.process("a")
-        harness.answer_error("a", RetryAfter(2.0))
-
-        harness.operator.end_input()
-
-        assert harness.values() == ["A"]
-
-
-def test_a_service_that_says_now_again_and_again_is_asked_ever_less() -> None:
-    """It got 32 to 35 calls for each row."""
-    with Harness(timeout_ms=60_000) as harness:
-        harness.process("a")
-        for refusal in range(9):
-            assert harness.called() == ["a"] * (refusal + 1)
-            harness.answer_error("a", RetryAfter(0))
-            pause_ms = min(50 * 2**refusal, 5000)
-            harness.advance(pause_ms - 1)
-            assert harness.called() == ["a"] * (refusal + 1)
-            harness.advance(1)
-        harness.answer("a", "A")
-
-        assert harness.values() == ["A"]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pipeline.streaming import OrderedStreamElementQueue, StreamRecord, Watermark
-from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.room import MOST_PER_CALL, GrowingRoom, approximate_bytes
 
-from .harness import HandCall, HandFunction, Harness, Switch
+from .harness import HandCall, HandFunction, Harness, make_host
+from .stage import Options, Rows, check, scenarios
 
 MS_PER_CALL, MS_PER_SLOW_CALL = 10, 500
 
@@ -70,47 +70,27 @@ def test_a_queue_that_has_grown_makes_no_more_calls_at_once() -> None:
     assert host.stop()
 
 
-def test_the_queue_does_not_grow_while_all_slots_are_used() -> None:
-    with Harness(capacity=None, concurrency=2) as harness:
-        feed(harness, itertools.count())
-        harness.run_mail()
+GROWING: Options = {"capacity": None, "concurrency": 2}
 
-        assert not harness.operator.is_available()
-        assert harness.called() == [0, 1]
-
-
-def test_the_queue_does_not_grow_while_the_output_is_what_it_waits_for() -> None:
-    switch = Switch()
-    with Harness(capacity=None, concurrency=2, output_availability=switch) as harness:
-        switch.turn_off()
-        feed(harness, itertools.count())
-        harness.complete(0, 0)
-        harness.answer(1, 1)
-
-        feed(harness, itertools.count(2))
-
-        assert harness.called() == [0, 1]
+SCENARIOS: Rows = {
+    "the queue does not grow while all slots are used": (GROWING, "feed a b c -> calls a b ; available False"),
+    "the queue does not grow while the output is what it waits for": (
+        GROWING | {"downstream": True}, "shut | feed a b | mailed ok a A | ok b B | feed c d -> calls a b",
+    ),
+    "a given capacity is kept": (
+        GROWING | {"capacity": 3},
+        "feed a b c d | ok b B | feed d | ok c C | feed d -> calls a b c ; state a b c ; available False",
+    ),
+    # Without availability, the operator itself waits while its queue is full.
+    "an operator that waits for room goes on when the queue has grown": (
+        GROWING | {"idle": "mailed ok b B"}, "take a b c -> calls a b c ; out",
+    ),
+}  # fmt: skip
 
 
-def test_a_given_capacity_is_kept() -> None:
-    with Harness(capacity=3, concurrency=2) as harness:
-        values = itertools.count()
-        for _ in range(5):
-            feed(harness, values)
-            answer_all_but_the_first(harness)
-
-        assert harness.called() == [0, 1, 2]
-        assert not harness.operator.is_available()
-
-
-def test_an_operator_that_waits_for_room_goes_on_when_the_queue_has_grown() -> None:
-    """Without availability, the operator itself waits while its queue is full."""
-    harness: Harness = Harness(capacity=None, concurrency=2, idle=lambda: harness.complete(1, 1))
-    with harness:
-        harness.process(0, 1, 2)
-
-        assert harness.called() == [0, 1, 2]
-        assert harness.values() == []
+@scenarios(SCENARIOS)
+def test_scenario(options: Options, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(options, script, monkeypatch)
 
 
 class TimedService(HandFunction):
