@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from pipeline.streaming import CheckpointStorage
 
-from .calls.harness import until
+from ... import kit
 
 
 @pytest.fixture
@@ -21,6 +20,5 @@ def storage(tmp_path: Path) -> CheckpointStorage:
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
     """All threads that the test started end."""
-    before = set(threading.enumerate())
-    yield
-    until(lambda: set(threading.enumerate()) <= before, "the end of all threads")
+    with kit.no_thread_is_left():
+        yield

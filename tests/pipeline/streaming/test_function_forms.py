@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from dispatcher.mailbox import MailboxExecutor, RejectedExecutionError, TaskMailbox
 from pipeline.lookup import FunctionTable
-from pipeline.spark import SqliteResults
 from pipeline.streaming import (
     AsyncFunction,
     AsyncOperatorError,
@@ -23,16 +22,17 @@ from pipeline.streaming import (
     CapturedError,
     RetryAfter,
     RetryStrategy,
+    SqliteResults,
     ordered_wait,
     unordered_wait,
 )
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, HostCall
-from pipeline.streaming.calls.hosts.choice import make_host
+
+from ...kit import TIMEOUT_S
+from .calls.harness import AnswerBox, HostCall, make_host
 
 if TYPE_CHECKING:
     import collections.abc as of_checkers
 
-TIMEOUT_S = 30.0
 
 Numbers = Annotated[Iterator[int], "several"]
 
@@ -423,11 +423,23 @@ def test_an_option_that_nothing_awaits_or_iterates_is_refused(option: str, funct
         AsyncOptions(timeout_ms=1, **options)
 
 
-# --- methods that are no coroutine functions, and still return awaitables
+# --- functions that return awaitables, some of which are no coroutine functions
 
 
 async def double(value: int) -> int:
     return 2 * value
+
+
+async def multiply(factor: int, value: int) -> int:
+    return factor * value
+
+
+class Doubling:
+    async def __call__(self, value: int) -> int:
+        return 2 * value
+
+    async def by_method(self, value: int) -> int:
+        return 2 * value
 
 
 class PassesOn(AsyncFunction[int, int]):
@@ -450,7 +462,18 @@ def passes_on(value: int) -> Awaitable[int]:
     return double(value)
 
 
-@pytest.mark.parametrize("function", [PassesOn(), Decorated(), Held(), passes_on])
+COROUTINES = {
+    "method that declares an awaitable": PassesOn(),
+    "decorated method": Decorated(),
+    "attribute": Held(),
+    "function that declares an awaitable": passes_on,
+    "partial of a partial": functools.partial(functools.partial(multiply), 2),
+    "callable object": Doubling(),
+    "bound method": Doubling().by_method,
+}
+
+
+@pytest.mark.parametrize("function", COROUTINES.values(), ids=COROUTINES)
 def test_what_declares_or_wraps_an_awaitable_runs_on_the_loop(function: Any) -> None:
     assert list(ordered_wait([1, 2], function, timeout=TIMEOUT_S)) == [2, 4]
 

@@ -15,10 +15,10 @@ import pytest
 from pipeline.streaming import RetryStrategy
 
 from ...documents import ROOT, examples_of
+from ...kit import TIMEOUT_S
 
 PAGE = ROOT / "docs/async-io.md"
 ROWS: dict[str, str] = dict(re.findall(r"^\| `(aiohttp|httpx|requests)` \| `(.+)` \|$", PAGE.read_text(), re.MULTILINE))
-TIMEOUT_S = 30.0
 SHORT_S = 0.3
 ANSWERS = {
     "disconnected": b"",

@@ -25,9 +25,9 @@ from pipeline.streaming import (
     ordered_wait,
     unordered_wait,
 )
-from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.number_checks import require_number
-from pipeline.streaming.wait import wait_in_chunks
+
+from .calls.harness import make_host, wait_in_chunks
 
 GIVEN: dict[str, Any] = {"dedupe_by": str, "remember": 1}
 

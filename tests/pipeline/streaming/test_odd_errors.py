@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pipeline.lookup import FunctionTable
-from pipeline.lookup.function import LookupFunction
 from pipeline.streaming import AsyncFunction, CapturedError, RetryStrategy, ordered_wait
 
-TIMEOUT_S = 30.0
+from ...kit import TIMEOUT_S
+from ..lookup.fakes import LookupFunction
 
 
 class NoText(Exception):
@@ -121,11 +122,16 @@ def test_a_timeout_s_error_is_captured(name: str) -> None:
     assert "Timeout" not in captured.error_class
 
 
-@pytest.mark.parametrize("name", ERRORS)
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-def test_a_lookup_s_error_is_captured(function: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("threads", name) for name in ERRORS),
+        *zip(itertools.cycle(["loop", "batch", "in place of results"]), ERRORS, strict=False),
+    ],
+)
+def test_a_lookup_s_error_is_captured(kind: str, name: str) -> None:
     """A StopIteration from a thread was never answered, because no future takes one."""
-    table = FunctionTable(function, key="name string", columns="found string")
+    table = FunctionTable(FUNCTIONS[kind], key="name string", columns="found string")
     lookup = LookupFunction(table, "name", input_columns=["name"])
 
     (captured,) = ordered_wait([(name,)], lookup, timeout=TIMEOUT_S, on_error="capture")

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from pipeline.streaming import AsyncFunction, AsyncOptions
 from pipeline.streaming.pace import ReaderGoneError, ReaderPace
-from pipeline.streaming.wait import wait_in_chunks
+
+from ...kit.scenarios import play
+from .calls.harness import wait_in_chunks
 
 MOST = 1000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Reader:
     """Reads what was sent when the test says so."""
 
-    def __init__(self, *, reads: bool = True) -> None:
-        self.reads = reads
-        self.has_gone = False
+    reads = True
+    has_gone = False
 
     def has_read_all(self) -> bool:
         return self.reads
@@ -36,160 +29,104 @@ class Reader:
         return self.has_gone
 
 
-def pace_of(capacity: int = 100, *, calls: int | None = None, reads: bool = True) -> tuple[ReaderPace, Reader, Clock]:
-    reader, clock = Reader(reads=reads), Clock()
-    return ReaderPace(calls or capacity, capacity, reader, clock=clock), reader, clock
+class Stage:
+    """A pace on a clock, and its reader, which reads at once unless it is `away` until it is `back`.
+
+    `send 3 4` sends two batches. `room:9,8,7,6` is the room for rows when 9 calls have begun, 8 have passed, 7 are held
+    and 6 were emitted. `due:20,0.5` are the rows to send of 20 of which the oldest has waited for 0.5 s.
+    """
+
+    def __init__(self, capacity: int = 100, calls: int | None = None, **options: Any) -> None:
+        self.reader = Reader()
+        self.now_s = 0.0
+        self.pace = ReaderPace(calls or capacity, capacity, self.reader, clock=lambda: self.now_s, **options)
+
+    def play(self, verb: str, *words: str) -> None:
+        match verb:
+            case "send":
+                for size in words:
+                    self.pace.has_sent(int(size))
+            case "away" | "back":
+                self.reader.reads = verb == "back"
+            case _:
+                self.now_s += float(verb)
+
+    def look(self, what: str) -> Iterable[object]:
+        name, _, numbers = what.partition(":")
+        given = [float(number) for number in numbers.split(",") if number]
+        match name:
+            case "room":
+                begun, passed, held, emitted = map(int, given)
+                return [self.pace.room(begun=begun, passed=passed, held=held, emitted=emitted)]
+            case "due":
+                return [self.pace.rows_due(int(given[0]), given[1], MOST if len(given) == 2 else int(given[2]))]
+            case "probe":
+                return [self.pace.is_probe_due()]
+        return [self.pace.takes_results()]
 
 
-def send(pace: ReaderPace, *sizes: int) -> None:
-    for size in sizes:
-        pace.has_sent(size)
+SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
+    "at first there is room for the capacity": ({}, "+0 -> room:0,0,0,0 100 ; room:60,20,20,0 40"),
+    "room grows with what the reader has taken, which is the first of two batches": (
+        {"capacity": 1000, "calls": 100, "per_taken": 1},
+        "send 300 -> due:0,0 0 | send 100 -> due:0,0 0 ; room:400,400,0,400 900",
+    ),
+    "room grows by more for each row taken if so given": (
+        {"capacity": 1000, "calls": 100, "per_taken": 4},
+        "send 300 -> due:0,0 0 | send 100 -> due:0,0 0 ; room:400,400,0,400 1100",
+    ),
+    "results that were not taken leave no room": ({}, "+0 -> room:100,100,0,100 0"),
+    "a batch was taken when the next has been read": (
+        {},
+        "+0 -> due:100,0 1 | send 30 -> room:100,100,0,100 0 | away | send 40 -> room:100,100,0,100 0"
+        " | back -> room:100,100,0,100 30",
+    ),
+    "batches sent before the last was read count as one": ({}, "away | send 30 40 | back -> room:100,100,0,100 0"),
+    "rows without results need not be taken": ({}, "+0 -> room:100,100,20,0 80"),
+    "the bound is the calls then the capacity then the rows taken": (
+        {"calls": 10},
+        "send 9 0 -> room:9,9,0,9 10 | send 1 0 -> room:10,10,0,10 100 | send 990 0 -> room:1000,1000,0,1000 1000",
+    ),
+    "results stay with the operator while two batches wait": (
+        {}, "away | send 1 -> due:19,60,10 0 ; takes True ; due:20,60,10 0 ; takes False",
+    ),
+    "rows are taken in by more than a few": ({"capacity": 160}, "+0 -> room:151,151,151,0 0 ; room:150,150,150,0 10"),
+    "no batch is larger than all before it": (
+        {},
+        "+0 -> due:1000,0 1 | send 1 -> due:1000,0 1 | send 1 -> due:1000,0 2 | send 2 -> due:1000,0 4"
+        " | send 4 -> due:1000,0 8 | send 8 -> due:1000,0 16",
+    ),
+    "nothing is sent before the last batch was read": (
+        {}, "away | send 1 | +60 -> due:1000,60 0 ; probe False | back -> due:1000,60 1",
+    ),
+    "a small batch waits for more rows once many were taken": (
+        {}, "send 800 0 -> due:99,0.05 0 ; due:99,0.1 99 ; due:100,0 100 ; due:5000,0 800",
+    ),
+    "the reader is asked whether it took the last rows when calls wait for that": (
+        {},
+        "+0 -> due:1,0 1 | send 1 -> probe False ; due:0,0 0 ; room:100,100,99,1 0 ; probe True"
+        " | send 0 -> room:100,100,99,1 0 ; probe False",
+    ),
+    "the reader gets something now and then while there are no results": (
+        {}, "+0 -> probe False | +0.5 -> probe True | send 0 -> probe False",
+    ),
+}  # fmt: skip
 
 
-def test_at_first_there_is_room_for_the_capacity() -> None:
-    pace, _, _ = pace_of(100)
-
-    assert pace.room(begun=0, passed=0, held=0, emitted=0) == 100
-    assert pace.room(begun=60, passed=20, held=20, emitted=0) == 40
+@pytest.mark.parametrize(("options", "script"), SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(options: dict[str, Any], script: str) -> None:
+    play(Stage(**options), script)
 
 
-@pytest.mark.parametrize(("per_taken", "room"), [(1, 1000), (4, 1200)])
-def test_room_grows_with_what_the_reader_has_taken(per_taken: int, room: int) -> None:
-    """Of 400 results that were sent in two batches, the reader has taken the first: 300."""
-    pace = ReaderPace(100, 1000, Reader(), per_taken=per_taken, clock=Clock())
-    send(pace, 300)
-    pace.rows_due(0, 0.0, MOST)
-    send(pace, 100)
-    pace.rows_due(0, 0.0, MOST)
-
-    assert pace.room(begun=400, passed=400, held=0, emitted=400) == room - 100
-
-
-def test_results_that_were_not_taken_leave_no_room() -> None:
-    pace, _, _ = pace_of(100)
-
-    assert pace.room(begun=100, passed=100, held=0, emitted=100) == 0
-
-
-def test_a_batch_was_taken_when_the_next_has_been_read() -> None:
-    pace, reader, _ = pace_of(100)
-    pace.rows_due(100, 0.0, MOST)
-
-    send(pace, 30)
-    assert pace.room(begun=100, passed=100, held=0, emitted=100) == 0
-    reader.reads = False
-    send(pace, 40)
-    assert pace.room(begun=100, passed=100, held=0, emitted=100) == 0
-    reader.reads = True
-    assert pace.room(begun=100, passed=100, held=0, emitted=100) == 30
-
-
-def test_batches_sent_before_the_last_was_read_count_as_one() -> None:
-    pace, reader, _ = pace_of(100)
-    reader.reads = False
-
-    send(pace, 30, 40)
-    reader.reads = True
-
-    assert pace.room(begun=100, passed=100, held=0, emitted=100) == 0
-
-
-def test_rows_without_results_need_not_be_taken() -> None:
-    pace, _, _ = pace_of(100)
-
-    assert pace.room(begun=100, passed=100, held=20, emitted=0) == 80
-
-
-def test_bound_is_the_calls_then_the_capacity_then_the_rows_taken() -> None:
-    pace, _, _ = pace_of(100, calls=10)
-
-    send(pace, 9, 0)
-    assert pace.room(begun=9, passed=9, held=0, emitted=9) == 10
-    send(pace, 1, 0)
-    assert pace.room(begun=10, passed=10, held=0, emitted=10) == 100
-    send(pace, 990, 0)
-    assert pace.room(begun=1000, passed=1000, held=0, emitted=1000) == 1000
-
-
-def test_results_stay_with_the_operator_while_two_batches_wait() -> None:
-    pace, _, _ = pace_of(reads=False)
-    send(pace, 1)
-    pace.rows_due(19, 60.0, 10)
-    assert pace.takes_results()
-
-    pace.rows_due(20, 60.0, 10)
-
-    assert not pace.takes_results()
-
-
-def test_rows_are_taken_in_by_more_than_a_few() -> None:
-    pace, _, _ = pace_of(160)
-
-    assert pace.room(begun=151, passed=151, held=151, emitted=0) == 0
-    assert pace.room(begun=150, passed=150, held=150, emitted=0) == 10
-
-
-def test_no_batch_is_larger_than_all_before_it() -> None:
-    pace, _, _ = pace_of()
-    sizes = []
-
-    for _ in range(7):
-        sizes.append(pace.rows_due(1000, 0.0, MOST))
-        pace.has_sent(sizes[-1])
-
-    assert sizes == [1, 1, 2, 4, 8, 16, 32]
-
-
-def test_nothing_is_sent_before_the_last_batch_was_read() -> None:
-    pace, reader, clock = pace_of(reads=False)
-    send(pace, 1)
-    clock.now_s = 60.0
-
-    assert pace.rows_due(1000, 60.0, MOST) == 0
-    assert not pace.is_probe_due()
-    reader.reads = True
-    assert pace.rows_due(1000, 60.0, MOST) == 1
-
-
-def test_a_small_batch_waits_for_more_rows_once_many_were_taken() -> None:
-    pace, _, _ = pace_of()
-    send(pace, 800, 0)
-
-    assert pace.rows_due(99, 0.05, MOST) == 0
-    assert pace.rows_due(99, 0.1, MOST) == 99
-    assert pace.rows_due(100, 0.0, MOST) == 100
-    assert pace.rows_due(5000, 0.0, MOST) == 800
-
-
-def test_reader_is_asked_whether_it_took_the_last_rows_when_calls_wait_for_that() -> None:
-    pace, _, _ = pace_of(100)
-    pace.rows_due(1, 0.0, MOST)
-    send(pace, 1)
-    assert not pace.is_probe_due()
-    pace.rows_due(0, 0.0, MOST)
-
-    pace.room(begun=100, passed=100, held=99, emitted=1)
-
-    assert pace.is_probe_due()
-    send(pace, 0)
-    pace.room(begun=100, passed=100, held=99, emitted=1)
-    assert not pace.is_probe_due()
-
-
-def test_reader_gets_something_now_and_then_while_there_are_no_results() -> None:
-    pace, _, clock = pace_of()
-    assert not pace.is_probe_due()
-
-    clock.now_s = 0.5
-
-    assert pace.is_probe_due()
-    send(pace, 0)
-    assert not pace.is_probe_due()
+def pace_of(capacity: int) -> tuple[ReaderPace, Reader]:
+    stage = Stage(capacity)
+    return stage.pace, stage.reader
 
 
 def test_an_unread_batch_is_asked_for_soon_and_then_less_often() -> None:
-    pace, _, _ = pace_of(reads=False)
-    send(pace, 1)
+    pace, reader = pace_of(100)
+    reader.reads = False
+    pace.has_sent(1)
 
     waits = [pace.wait_s() for _ in range(20)]
 
@@ -237,7 +174,7 @@ def sent_by(pace: ReaderPace, results: Iterator[list[Any]], function: Counted) -
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 def test_all_results_come_and_calls_are_never_further_ahead_than_the_bound(mode: str) -> None:
     function = Counted()
-    pace, _, _ = pace_of(50)
+    pace, _ = pace_of(50)
 
     batches = list(sent_by(pace, paced(function, pace, 5_000, capacity=50, output_mode=mode), function))
 
@@ -248,7 +185,7 @@ def test_all_results_come_and_calls_are_never_further_ahead_than_the_bound(mode:
 
 def test_a_reader_that_takes_few_rows_pays_for_the_capacity_beyond_them() -> None:
     function = Counted()
-    pace, _, _ = pace_of(50)
+    pace, _ = pace_of(50)
     results = paced(function, pace, 20_000, capacity=50)
     batches = sent_by(pace, results, function)
 
@@ -267,7 +204,7 @@ def test_a_function_without_results_is_called_for_all_rows() -> None:
         called.append(value)
         return []
 
-    pace, _, _ = pace_of(10)
+    pace, _ = pace_of(10)
 
     assert [found for found in paced(nothing, pace, 1000, capacity=10) if found] == []
     assert sorted(called) == list(range(1000))
@@ -279,7 +216,7 @@ def test_a_function_with_many_results_is_called_for_all_rows() -> None:
             return [value] * 30
 
     function = Many()
-    pace, _, _ = pace_of(10)
+    pace, _ = pace_of(10)
 
     batches = list(sent_by(pace, paced(function, pace, 300, capacity=10), function))
 
@@ -288,7 +225,7 @@ def test_a_function_with_many_results_is_called_for_all_rows() -> None:
 
 def test_run_ends_when_its_reader_has_gone() -> None:
     function = Counted()
-    pace, reader, _ = pace_of(10)
+    pace, reader = pace_of(10)
     results = paced(function, pace, 1000, capacity=10)
     next(results)
 
@@ -300,7 +237,7 @@ def test_run_ends_when_its_reader_has_gone() -> None:
 
 
 def test_input_that_fails_because_the_reader_has_gone_ends_the_run() -> None:
-    pace, reader, _ = pace_of(10)
+    pace, reader = pace_of(10)
 
     def closed() -> Iterator[Sequence[int]]:
         reader.has_gone = True
@@ -312,7 +249,7 @@ def test_input_that_fails_because_the_reader_has_gone_ends_the_run() -> None:
 
 
 def test_failure_of_the_input_comes_after_the_results_before_it() -> None:
-    pace, _, _ = pace_of(10)
+    pace, _ = pace_of(10)
 
     def failing() -> Iterator[Sequence[int]]:
         yield [1, 2]

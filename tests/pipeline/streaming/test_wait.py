@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import os
-import pickle
-import sys
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -30,16 +26,16 @@ from pipeline.streaming import (
     ordered_wait,
     unordered_wait,
 )
-from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.elements import UnreadableValue
-from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
-from .calls.harness import TIMEOUT_S, assert_in_a_forked_child, until
+from ...kit import TIMEOUT_S, until
+from ...kit.forked import forks, in_child
+from ...kit.switching import switching_often
+from .calls.harness import LoopHost, WaitSettings, make_host, wait_in_chunks
 
 BOTH = pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 TIMEOUT = 180.0
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), *forks]
 
 
 async def double(value: int) -> list[int]:
@@ -162,15 +158,6 @@ def test_nothing_starts_before_the_first_result_is_asked_for() -> None:
 
 
 @BOTH
-def test_the_hooks_are_called_once_each(wait: Any) -> None:
-    service = Service()
-
-    list(wait(range(10), service, timeout=TIMEOUT))
-
-    assert (service.opened, service.closed) == (1, 1)
-
-
-@BOTH
 def test_closing_early_gives_up_the_calls_and_closes_the_function(wait: Any) -> None:
     class FirstOnly(Endless):
         async def async_invoke(self, value: int) -> list[int]:
@@ -229,14 +216,33 @@ def test_a_failed_call_closes_the_function(wait: Any) -> None:
     assert (service.opened, service.closed) == (1, 1)
 
 
+class Refusing(Service):
+    async def open(self) -> None:
+        raise ConnectionError("no route to host")
+
+
+class BlockingRefusing:
+    closed = 0
+
+    def open(self) -> None:
+        raise ConnectionError("no route to host")
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def __call__(self, value: int) -> int:
+        return value
+
+
 @BOTH
-def test_an_open_that_fails_is_raised(wait: Any) -> None:
-    class Refusing(Service):
-        async def open(self) -> None:
-            raise ConnectionError("no route to host")
+@pytest.mark.parametrize("kind", [Refusing, BlockingRefusing])
+def test_an_open_that_fails_is_raised_and_the_function_is_not_closed(wait: Any, kind: Any) -> None:
+    function = kind()
 
     with pytest.raises(ConnectionError, match="no route to host"):
-        list(wait(range(10), Refusing(), timeout=TIMEOUT))
+        list(wait(range(10), function, timeout=TIMEOUT))
+
+    assert function.closed == 0
 
 
 @BOTH
@@ -259,21 +265,6 @@ def test_a_call_without_an_answer_is_raised_after_the_timeout(wait: Any) -> None
         list(wait([1], Endless(), timeout=0.01))
 
     assert isinstance(failure.value.__cause__, AsyncTimeoutError)
-
-
-@BOTH
-def test_every_value_appears_once_when_errors_are_captured(wait: Any) -> None:
-    async def fail_odd(value: int) -> list[int]:
-        await asyncio.sleep(0)
-        if value % 2:
-            raise ValueError(value)
-        return [value]
-
-    results: list[Any] = list(wait(range(300), fail_odd, timeout=TIMEOUT, on_error="capture"))
-
-    inputs: list[Any] = [result.input if isinstance(result, CapturedError) else result for result in results]
-    assert sorted(inputs) == list(range(300))
-    assert inputs == list(range(300)) or wait is unordered_wait
 
 
 @BOTH
@@ -406,15 +397,6 @@ def chunked(values: Iterable[int], size: int) -> Iterator[list[int]]:
         yield chunk
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("max_chunk", [1, 10, 1000])
-def test_chunks_in_chunks_out(size: int, max_chunk: int) -> None:
-    lists: list[list[Any]] = list(wait_in_chunks(chunked(range(200), size), double, settings(), max_chunk=max_chunk))
-
-    assert [value for results in lists for value in results] == [2 * value for value in range(200)]
-    assert all(1 <= len(results) <= max_chunk for results in lists)
-
-
 def test_calls_go_on_across_chunks() -> None:
     """The first call ends when one of another chunk has begun."""
 
@@ -436,15 +418,6 @@ def test_empty_chunks_are_no_end() -> None:
     lists: list[list[Any]] = list(wait_in_chunks([[], [1], [], [], [2], []], double, settings()))
 
     assert lists == [[2, 4]]
-
-
-def test_results_of_one_value_may_be_more_than_a_chunk() -> None:
-    async def repeat(value: int) -> list[int]:
-        return [value] * 25
-
-    lists: list[list[Any]] = list(wait_in_chunks([[1, 2]], repeat, settings(), max_chunk=10))
-
-    assert [len(results) for results in lists] == [10, 10, 10, 10, 10]
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
@@ -516,15 +489,6 @@ def test_chunks_are_read_on_the_callers_thread() -> None:
     assert threads == {threading.current_thread()}
 
 
-def test_an_error_of_the_chunks_is_raised() -> None:
-    def chunks() -> Iterator[list[int]]:
-        yield [1]
-        raise OSError("disk gone")
-
-    with pytest.raises(OSError, match="disk gone"):
-        list(wait_in_chunks(chunks(), double, settings()))
-
-
 def test_chunks_that_cannot_be_read_leave_no_thread_behind() -> None:
     """The task's thread had already started and was left running, which the fixture noticed."""
     with pytest.raises(TypeError, match="not iterable"):
@@ -565,21 +529,6 @@ def test_a_host_keeps_running_from_one_iteration_to_the_next() -> None:
     assert service.closed == 1
 
 
-def test_settings_pickle() -> None:
-    given = settings(
-        retry=RetryStrategy.fixed_delay(2, 10, retry_on_exception=ValueError),
-        rate_limit=RateLimit(10, cost=len),
-        output_mode="unordered",
-    )
-
-    assert pickle.loads(pickle.dumps(given)) == given
-
-
-def test_settings_that_are_not_possible_are_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="capacity"):
-        wait_in_chunks([[1]], double, settings(capacity=0))
-
-
 @pytest.mark.parametrize("max_chunk", [0, -1])
 def test_a_chunk_size_below_one_is_refused(max_chunk: int) -> None:
     with pytest.raises(ValueError, match="max_chunk"):
@@ -592,15 +541,11 @@ def test_a_chunk_size_below_one_is_refused(max_chunk: int) -> None:
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
 @pytest.mark.parametrize("max_chunk", [1, 50])
 def test_nothing_is_lost_or_doubled_when_threads_switch_often(mode: Any, max_chunk: int) -> None:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
+    with switching_often():
         lists: Iterator[list[Any]] = wait_in_chunks(
             chunked(range(3000), 37), double, settings(output_mode=mode, capacity=50), max_chunk=max_chunk
         )
         values = [value for results in lists for value in results]
-    finally:
-        sys.setswitchinterval(interval)
 
     assert (values if mode == "ordered" else sorted(values)) == [2 * value for value in range(3000)]
 
@@ -666,21 +611,12 @@ def test_a_loop_that_is_blocked_for_a_while_without_a_timeout_costs_nothing(wait
     assert sorted(wait(values(), block, timeout=TIMEOUT)) == list(range(100))
 
 
-def fork() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: of forks with threads, which is the point
-        child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-
 @BOTH
 def test_a_call_that_forks_costs_no_other_value(wait: Any) -> None:
     async def call(value: int) -> list[int]:
         await asyncio.sleep(0)
         if value % 50 == 7:
-            fork()
+            assert in_child(lambda: "forked") == "forked"
         return [value]
 
     assert list(wait(range(200), call, timeout=TIMEOUT, capacity=1)) == list(range(200))
@@ -855,13 +791,13 @@ def test_an_iterator_of_the_parent_raises_in_a_forked_child(wait: Any, function:
     first = next(results)
     unused = wait(range(10), function, timeout=TIMEOUT)
 
-    def in_child() -> None:
+    def check() -> None:
         with pytest.raises(ForkedWaitError, match="Call ordered_wait or unordered_wait in each process"):
             next(results)
         results.close()
         assert sorted(unused) == [2 * value for value in range(10)]
 
-    assert_in_a_forked_child(in_child)
+    assert in_child(check) is None
 
     assert sorted([first, *results]) == [2 * value for value in range(1000)]
 
@@ -870,6 +806,6 @@ def test_an_iterator_that_is_dropped_in_a_forked_child_does_not_hang() -> None:
     results = ordered_wait(range(1000), double, timeout=TIMEOUT)
     assert next(results) == 0
 
-    assert_in_a_forked_child(results.close)  # type: ignore[attr-defined]
+    assert in_child(results.close) is None  # type: ignore[attr-defined]
 
     assert sum(1 for _ in results) == 999

@@ -18,13 +18,22 @@ import pytest
 
 from dispatcher.mailbox import MailboxExecutor, RejectedExecutionError, TaskMailbox
 from pipeline.streaming import AsyncFunction, ordered_wait
-from pipeline.streaming.calls.hosts.call_host import AnswerBox, CallHost, HostCall
-from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.hosts.loop_host import LoopHost
 
-from .harness import TIMEOUT_S, HandFunction, Harness, Parking, assert_in_a_forked_child, until
+from ....kit import TIMEOUT_S, in_threads, until
+from ....kit.forked import forks, in_child
+from ....kit.switching import switching_often
+from .harness import (
+    AnswerBox,
+    CallHost,
+    HandFunction,
+    Harness,
+    HostCall,
+    LoopHost,
+    Parking,
+    make_host,
+)
 
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), *forks]
 
 
 class Desk:
@@ -89,9 +98,6 @@ def desk() -> Iterator[OpenDesk]:
         assert host.stop(TIMEOUT_S)
 
 
-# --- which functions there are ---
-
-
 async def double(value: int) -> list[int]:
     await asyncio.sleep(0)
     return [2 * value]
@@ -101,62 +107,6 @@ def blocking_double(value: int) -> list[int]:
     return [2 * value]
 
 
-async def multiply(factor: int, value: int) -> list[int]:
-    return [factor * value]
-
-
-class CallableObject:
-    async def __call__(self, value: int) -> list[int]:
-        return [2 * value]
-
-
-class BlockingCallable:
-    def __call__(self, value: int) -> list[int]:
-        return [2 * value]
-
-
-class Doubler(AsyncFunction[int, int]):
-    async def async_invoke(self, value: int) -> list[int]:
-        return [2 * value]
-
-    async def by_method(self, value: int) -> list[int]:
-        return [2 * value]
-
-    def by_blocking_method(self, value: int) -> list[int]:
-        return [2 * value]
-
-
-class BatchDoubler(AsyncFunction[int, int]):
-    async def async_invoke_batch(self, values: list[int]) -> list[list[int]]:
-        return [[2 * value] for value in values]
-
-
-FUNCTIONS = {
-    "coroutine function": double,
-    "blocking function": blocking_double,
-    "partial": functools.partial(multiply, 2),
-    "partial of a partial": functools.partial(functools.partial(multiply), 2),
-    "callable object": CallableObject(),
-    "blocking callable object": BlockingCallable(),
-    "async function": Doubler(),
-    "bound method": Doubler().by_method,
-    "blocking bound method": Doubler().by_blocking_method,
-    "lambda": lambda value: [2 * value],
-}
-
-
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-def test_every_kind_of_function_is_called(desk: OpenDesk, function: Any) -> None:
-    assert desk(function).results(1, 2, 3) == [[2], [4], [6]]
-
-
-def test_a_batch_function_gets_many_values(desk: OpenDesk) -> None:
-    opened = desk(BatchDoubler())
-
-    assert opened.host.is_batch
-    assert opened.results([1, 2], [3]) == [[[2], [4]], [[6]]]
-
-
 @pytest.mark.parametrize("pool_size", [0, -1])
 def test_a_pool_without_threads_is_refused(pool_size: int) -> None:
     with pytest.raises(ValueError, match=f"pool_size is {pool_size}"):
@@ -164,26 +114,6 @@ def test_a_pool_without_threads_is_refused(pool_size: int) -> None:
 
 
 # --- threads ---
-
-
-@pytest.mark.parametrize("pool_size", [1, 4])
-def test_blocking_calls_run_on_no_more_threads_than_the_pool_has(desk: OpenDesk, pool_size: int) -> None:
-    def thread(_: int) -> list[threading.Thread]:
-        with lock:
-            running.append(1)
-            most.append(len(running))
-        result = threading.current_thread()
-        with lock:
-            running.pop()
-        return [result]
-
-    lock = threading.Lock()
-    running: list[int] = []
-    most: list[int] = []
-    threads = {thread for [thread] in desk(thread, pool_size=pool_size).results(*range(200))}
-
-    assert 1 <= len(threads) <= pool_size
-    assert max(most) <= pool_size
 
 
 def test_blocking_calls_run_side_by_side(desk: OpenDesk) -> None:
@@ -283,15 +213,6 @@ def test_a_call_that_never_waits_does_not_keep_others_from_their_turn(desk: Open
 # --- answers ---
 
 
-def test_blocking_errors_come_back_as_they_are(desk: OpenDesk) -> None:
-    error = ValueError("one")
-
-    def fail(value: int) -> list[int]:
-        raise error
-
-    assert desk(fail).results(1) == [error]
-
-
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_not_even_a_fatal_error_of_a_call_ends_its_host(desk: OpenDesk, error: BaseException, blocking: bool) -> None:
@@ -373,39 +294,24 @@ def test_a_cancelled_call_that_runs_is_interrupted(desk: OpenDesk) -> None:
     assert [(answer.value, answer.results) for answer in answers if answer is not call] == [("b", ["B"])]
 
 
-def test_a_cancelled_call_that_waits_for_the_loop_is_never_made(desk: OpenDesk) -> None:
-    async def block(value: str) -> list[str]:
+@pytest.mark.parametrize("is_blocking", [True, False], ids=["thread", "loop"])
+def test_a_cancelled_call_that_waits_for_a_thread_or_the_loop_is_never_made(desk: OpenDesk, is_blocking: bool) -> None:
+    def block(value: str) -> list[str]:
         made.append(value)
         if value == "a":
             started.set()
             assert go_on.wait(TIMEOUT_S)
         return [value]
 
+    async def block_the_loop(value: str) -> list[str]:
+        return block(value)
+
     made: list[str] = []
     started, go_on = threading.Event(), threading.Event()
-    opened = desk(block)
+    opened = desk(block if is_blocking else block_the_loop, pool_size=1)
     opened.submit("a")
     assert started.wait(TIMEOUT_S)
     second, _ = opened.submit("b", "c")
-    opened.host.cancel(second)
-    go_on.set()
-
-    opened.wait_for(2)
-
-    assert made == ["a", "c"]
-
-
-def test_a_cancelled_call_that_waits_for_a_thread_is_never_made(desk: OpenDesk) -> None:
-    def block(value: str) -> list[str]:
-        made.append(value)
-        if value == "a":
-            assert go_on.wait(TIMEOUT_S)
-        return [value]
-
-    made: list[str] = []
-    go_on = threading.Event()
-    opened = desk(block, pool_size=1)
-    _, second, _ = opened.submit("a", "b", "c")
     opened.host.cancel(second)
     go_on.set()
 
@@ -587,42 +493,14 @@ def test_a_connection_made_in_open_serves_the_calls(desk: OpenDesk) -> None:
     assert desk(Locked()).results(1, 2) == [[6], [7]]
 
 
-class Refusing(AsyncFunction[int, int]):
-    def __init__(self) -> None:
-        self.closed = 0
-
-    async def open(self) -> None:
-        raise ConnectionError("no route to host")
-
-    async def close(self) -> None:
-        self.closed += 1
-
-    async def async_invoke(self, value: int) -> list[int]:
-        raise NotImplementedError
-
-
-def test_what_open_raises_is_raised_by_start() -> None:
-    function = Refusing()
-    host = make_host(function)
-
-    with pytest.raises(ConnectionError, match="no route to host"):
-        host.start()
-
-    assert host.stop(TIMEOUT_S)
-    assert function.closed == 0
-
-
 class BlockingHooks:
-    """A blocking function with hooks, of which `open` may fail."""
+    """A blocking function with hooks."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.log: list[str] = []
-        self.failure = failure
 
     def open(self) -> None:
         self.log.append("open")
-        if self.failure is not None:
-            raise self.failure
 
     def close(self) -> None:
         self.log.append("close")
@@ -632,15 +510,14 @@ class BlockingHooks:
         return [value]
 
 
-def test_what_a_blocking_open_raises_is_raised_by_start() -> None:
-    function = BlockingHooks(ConnectionError("no route to host"))
-    host = make_host(function)
+def test_hooks_of_a_blocking_function_are_called_once_around_all_calls(desk: OpenDesk) -> None:
+    function = BlockingHooks()
+    opened = desk(function)
+    opened.results(1)
 
-    with pytest.raises(ConnectionError, match="no route to host"):
-        host.start()
+    assert opened.host.stop(TIMEOUT_S)
 
-    assert host.stop(TIMEOUT_S)
-    assert function.log == ["open"]
+    assert function.log == ["open", "call", "close"]
 
 
 def test_a_blocking_function_that_was_never_opened_is_not_closed() -> None:
@@ -675,16 +552,6 @@ def test_what_close_raises_is_logged(desk: OpenDesk, caplog: pytest.LogCaptureFi
     assert opened.host.stop(TIMEOUT_S)
 
     assert "reset by peer" in caplog.text
-
-
-def test_blocking_functions_have_hooks_too(desk: OpenDesk) -> None:
-    function = BlockingHooks()
-    opened = desk(function)
-    opened.results(1)
-
-    assert opened.host.stop(TIMEOUT_S)
-
-    assert function.log == ["open", "call", "close"]
 
 
 # --- the end ---
@@ -1011,7 +878,7 @@ def test_a_host_of_the_parent_refuses_calls_in_a_forked_child(desk: OpenDesk, fu
     opened.results(1)
     unused = make_host(function)
 
-    def in_child() -> None:
+    def check() -> None:
         [error] = opened.results(2)
         assert "forked from" in str(error)
         assert opened.host.has_ended
@@ -1019,7 +886,7 @@ def test_a_host_of_the_parent_refuses_calls_in_a_forked_child(desk: OpenDesk, fu
         unused.start()
         assert Desk(unused).results(3) == [[6]]
 
-    assert_in_a_forked_child(in_child)
+    assert in_child(check) is None
     assert opened.results(4) == [[8]]
 
 
@@ -1111,17 +978,9 @@ def test_every_call_is_answered_once_when_many_threads_submit(desk: OpenDesk, bl
         return [value]
 
     opened = desk(block if blocking else wait, pool_size=4)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=opened.submit, args=range(part, 2000, 4), daemon=True) for part in range(4)]
-        for thread in threads:
-            thread.start()
+    with switching_often():
+        in_threads(*(functools.partial(opened.submit, *range(part, 2000, 4)) for part in range(4)))
         answers = opened.wait_for(2000)
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-    finally:
-        sys.setswitchinterval(interval)
 
     assert Counter(call.value for call in answers) == Counter(range(2000))
     assert all(call.results == [call.value] for call in answers)

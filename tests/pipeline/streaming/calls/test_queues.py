@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,13 +21,12 @@ from pipeline.streaming import (
     Watermark,
 )
 from pipeline.streaming.calls.element_queues import StreamElementQueue
-from pipeline.streaming.elements import StreamElement
 
-from ....kit import tries
+from ....kit import TIMEOUT_S, in_threads, tries
+from ....kit.switching import switching_often
+from .harness import Element
 
 Queue = StreamElementQueue[Any, Any]
-Element = StreamElement[Any]
-WAIT_S = 60.0
 BOTH = pytest.mark.parametrize("queue_class", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
 
 
@@ -59,36 +57,25 @@ def b(timestamp_ms: int | None = None) -> StreamRecord[str]:
 # --- ResultFuture ---
 
 
-def test_a_new_future_is_pending() -> None:
+NO_ROW = ValueError("no such row")
+
+
+@pytest.mark.parametrize(
+    ("end", "results", "error", "shown"),
+    [
+        (None, (), None, "pending"),
+        (lambda future: future.complete(["a", "b"]), ("a", "b"), None, "results=('a', 'b')"),
+        (lambda future: future.complete_exceptionally(NO_ROW), (), NO_ROW, "error=ValueError('no such row')"),
+    ],
+    ids=["pending", "completed", "failed"],
+)
+def test_a_future_has_its_results_or_its_error(end: Any, results: Any, error: Any, shown: str) -> None:
     future = ResultFuture[str]()
 
-    assert not future.is_done()
-    assert future.results == ()
-    assert future.error is None
-    assert repr(future) == "<ResultFuture pending>"
+    assert end is None or end(future)
 
-
-def test_a_completed_future_has_its_results() -> None:
-    future = ResultFuture[str]()
-
-    assert future.complete(["a", "b"])
-
-    assert future.is_done()
-    assert future.results == ("a", "b")
-    assert future.error is None
-    assert repr(future) == "<ResultFuture results=('a', 'b')>"
-
-
-def test_a_failed_future_has_its_error_and_no_results() -> None:
-    future = ResultFuture[str]()
-    error = ValueError("no such row")
-
-    assert future.complete_exceptionally(error)
-
-    assert future.is_done()
-    assert future.results == ()
-    assert future.error is error
-    assert repr(future) == "<ResultFuture error=ValueError('no such row')>"
+    assert (future.is_done(), future.results, future.error) == (end is not None, results, error)
+    assert repr(future) == f"<ResultFuture {shown}>"
 
 
 def test_results_are_copied() -> None:
@@ -149,57 +136,38 @@ def test_the_hook_of_a_subclass_is_called_once_and_sees_the_outcome() -> None:
 # --- first completion wins, from any thread ---
 
 
-@pytest.fixture
-def _eager_switching() -> Iterator[None]:
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval_s)
-
-
 def race(contenders: list[Callable[[], bool]]) -> list[bool]:
-    """Start all contenders at one barrier, each in a thread; what they returned, in their order."""
-    barrier = threading.Barrier(len(contenders))
+    """Start all contenders at the same moment, each in a thread; what they returned, in their order."""
     won: dict[int, bool] = {}
 
     def run(index: int) -> None:
-        barrier.wait(WAIT_S)
         won[index] = contenders[index]()
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(contenders))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert len(won) == len(contenders)
+    with switching_often():
+        in_threads(*(partial(run, index) for index in range(len(contenders))))
     return [won[index] for index in range(len(contenders))]
 
 
-@pytest.mark.usefixtures("_eager_switching")
-@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("threads", [2, 8])
 def test_of_completions_in_many_threads_exactly_one_wins(threads: int) -> None:
     for _ in range(20):
         future = RecordingFuture()
         errors = [ValueError(str(index)) for index in range(threads)]
-        outcomes: list[tuple[tuple[str, ...], BaseException | None]] = []
-        contenders: list[Callable[[], bool]] = []
-        for index in range(threads):
-            if index % 2:
-                outcomes.append(((), errors[index]))
-                contenders.append(partial(future.complete_exceptionally, errors[index]))
-            else:
-                outcomes.append(((str(index),), None))
-                contenders.append(partial(future.complete, [str(index)]))
-
-        won = race(contenders)
+        outcomes = [((), errors[index]) if index % 2 else ((str(index),), None) for index in range(threads)]
+        won = race(
+            [
+                partial(future.complete_exceptionally, errors[index])
+                if index % 2
+                else partial(future.complete, [str(index)])
+                for index in range(threads)
+            ]
+        )
 
         assert won.count(True) == 1
-        winner = won.index(True)
-        assert (future.results, future.error) == outcomes[winner]
+        assert (future.results, future.error) == outcomes[won.index(True)]
         assert len(future.seen) == 1
 
 
-@pytest.mark.usefixtures("_eager_switching")
 @BOTH
 def test_an_entry_completed_by_many_threads_is_emitted_once(queue_class: type[Queue]) -> None:
     queue = queue_class(1)
@@ -226,7 +194,7 @@ class PausingFuture(ResultFuture[str]):
         if not super()._try_claim():
             return False
         self.is_claimed.set()
-        assert self.go_on.wait(WAIT_S)
+        assert self.go_on.wait(TIMEOUT_S)
         return True
 
 
@@ -234,14 +202,14 @@ def test_a_completion_between_the_claim_and_the_outcome_of_another_is_ignored() 
     future = PausingFuture()
     winner = threading.Thread(target=future.complete, args=(["first"],))
     winner.start()
-    assert future.is_claimed.wait(WAIT_S)
+    assert future.is_claimed.wait(TIMEOUT_S)
 
     assert not future.complete(["second"])
     assert not future.complete_exceptionally(ValueError("third"))
     assert not future.is_done()
 
     future.go_on.set()
-    winner.join(WAIT_S)
+    winner.join(TIMEOUT_S)
     assert future.is_done()
     assert (future.results, future.error) == (("first",), None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import pickle
+from collections.abc import Iterable
 from dataclasses import FrozenInstanceError
 from functools import partial
 from typing import Any
@@ -22,74 +23,49 @@ def always(_: object) -> bool:
     return True
 
 
-def test_no_retry_never_retries() -> None:
-    strategy = RetryStrategy.no_retry()
+@pytest.mark.parametrize(
+    ("strategy", "attempts", "delays"),
+    [
+        (fixed_delay(3, 50), (1, 2, 3), [50, 50, 50]),
+        (exponential_backoff(6, 10, 100, 2), range(1, 7), [10, 20, 40, 80, 100, 100]),
+        (exponential_backoff(6, 10, 100, 2), (4, 1, 4), [80, 10, 80]),
+        (exponential_backoff(10**9, 10, 100, 2), (10**9,), [100]),
+        (RetryStrategy.no_retry(), (1,), [-1]),
+    ],
+    ids=["fixed", "grows to its cap", "whatever was asked for before", "beyond the machine's numbers", "no retry"],
+)
+def test_a_delay_follows_from_the_attempt(strategy: RetryStrategy, attempts: Iterable[int], delays: list[int]) -> None:
+    assert [strategy.backoff_ms(attempt) for attempt in attempts] == delays
+
+
+@pytest.mark.parametrize(
+    ("strategy", "result", "error"),
+    [
+        (fixed_delay(2, 1, retry_on_result=always), True, False),
+        (fixed_delay(2, 1, retry_on_exception=always), False, True),
+        (fixed_delay(2, 1), False, False),
+        (exponential_backoff(2, 1, 1, 1), False, False),
+        (RetryStrategy.no_retry(), False, False),
+    ],
+    ids=["of results", "of errors", "without predicates", "backoff without predicates", "no retry"],
+)
+def test_one_predicate_enables_a_strategy_and_the_missing_one_says_never(
+    strategy: RetryStrategy, result: bool, error: bool
+) -> None:
+    assert strategy.is_enabled() == (result or error)
+    assert (strategy.retries_result([1]), strategy.retries_error(OSError())) == (result, error)
+
+
+def test_without_attempts_nothing_is_retried() -> None:
+    strategy = RetryStrategy(max_attempts=0, initial_delay_ms=1, max_delay_ms=1, retry_on_exception=OSError)
 
     assert not strategy.is_enabled()
-    assert not strategy.can_retry(1)
-    assert strategy.backoff_ms(1) == -1
-    assert not strategy.retries_result([])
-    assert not strategy.retries_error(OSError())
-
-
-def test_a_fixed_delay_is_the_same_after_every_attempt() -> None:
-    strategy = fixed_delay(3, 50)
-
-    assert [strategy.backoff_ms(attempt) for attempt in (1, 2, 3)] == [50, 50, 50]
-
-
-def test_an_exponential_delay_grows_up_to_its_cap() -> None:
-    strategy = exponential_backoff(6, 10, 100, 2)
-
-    assert [strategy.backoff_ms(attempt) for attempt in range(1, 7)] == [10, 20, 40, 80, 100, 100]
-
-
-def test_a_delay_does_not_depend_on_those_asked_for_before() -> None:
-    strategy = exponential_backoff(6, 10, 100, 2)
-
-    later, first, later_again = strategy.backoff_ms(4), strategy.backoff_ms(1), strategy.backoff_ms(4)
-
-    assert (later, first, later_again) == (80, 10, 80)
-
-
-def test_a_delay_far_beyond_the_numbers_of_the_machine_is_the_cap() -> None:
-    strategy = exponential_backoff(10**9, 10, 100, 2)
-
-    assert strategy.backoff_ms(10**9) == 100
+    assert not RetryStrategy.no_retry().can_retry(1)
 
 
 @pytest.mark.parametrize("strategy", [fixed_delay(2, 1), exponential_backoff(2, 1, 1, 1)])
 def test_max_attempts_are_those_that_may_be_followed_by_another(strategy: RetryStrategy) -> None:
     assert [strategy.can_retry(attempt) for attempt in (1, 2, 3)] == [True, True, False]
-
-
-def test_without_predicates_nothing_is_retried() -> None:
-    for strategy in (fixed_delay(2, 1), exponential_backoff(2, 1, 1, 1)):
-        assert not strategy.is_enabled()
-        assert not strategy.retries_result([])
-        assert not strategy.retries_error(OSError())
-
-
-def test_predicates_without_attempts_enable_nothing() -> None:
-    strategy = RetryStrategy(max_attempts=0, initial_delay_ms=1, max_delay_ms=1, retry_on_exception=OSError)
-
-    assert not strategy.is_enabled()
-
-
-def test_one_predicate_enables_a_strategy_and_the_missing_one_says_never() -> None:
-    on_result = fixed_delay(2, 1, retry_on_result=always)
-    on_error = fixed_delay(2, 1, retry_on_exception=always)
-
-    assert (on_result.is_enabled(), on_result.retries_result([1]), on_result.retries_error(OSError())) == (
-        True,
-        True,
-        False,
-    )
-    assert (on_error.is_enabled(), on_error.retries_result([1]), on_error.retries_error(OSError())) == (
-        True,
-        False,
-        True,
-    )
 
 
 def test_the_predicates_are_given_the_results_and_the_error() -> None:
@@ -175,30 +151,38 @@ def test_a_strategy_cannot_be_changed() -> None:
         fixed_delay(3, 10).max_attempts = 5  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, None, "3"])
-def test_a_number_that_makes_no_sense_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(ValueError, match="max_attempts"):
-        fixed_delay(value, 10)
-    with pytest.raises(ValueError, match=r"^delay_ms"):
-        fixed_delay(3, value)
-    with pytest.raises(ValueError, match="max_attempts"):
-        exponential_backoff(value, 10, 100, 2)
-    with pytest.raises(ValueError, match="initial_delay_ms"):
-        exponential_backoff(3, value, 100, 2)
-    with pytest.raises(ValueError, match="max_delay_ms"):
-        exponential_backoff(3, 10, value, 2)
+WHOLE = (0, -1, 1.5, True, None, "3")
 
 
-@pytest.mark.parametrize("multiplier", [0.5, 0, -2, float("nan"), float("inf"), True, "2", None])
-def test_a_multiplier_that_does_not_let_delays_grow_is_refused(multiplier: Any) -> None:
-    with pytest.raises(ValueError, match="multiplier"):
-        exponential_backoff(3, 10, 100, multiplier)
-
-
-@pytest.mark.parametrize("jitter", [-0.1, 1.1, float("nan"), True, "0.1", None])
-def test_a_jitter_that_is_no_fraction_is_refused(jitter: Any) -> None:
-    with pytest.raises(ValueError, match="jitter"):
-        exponential_backoff(3, 10, 100, 2, jitter)
+@pytest.mark.parametrize(
+    ("make", "name", "values"),
+    [
+        (lambda value: fixed_delay(value, 10), "max_attempts", WHOLE),
+        (lambda value: fixed_delay(3, value), "delay_ms", WHOLE),
+        (lambda value: exponential_backoff(value, 10, 100, 2), "max_attempts", WHOLE),
+        (lambda value: exponential_backoff(3, value, 100, 2), "initial_delay_ms", WHOLE),
+        (lambda value: exponential_backoff(3, 10, value, 2), "max_delay_ms", WHOLE),
+        (
+            lambda value: exponential_backoff(3, 10, 100, value),
+            "multiplier",
+            (0.5, 0, -2, float("nan"), float("inf"), True, "2", None),
+        ),
+        (
+            lambda value: exponential_backoff(3, 10, 100, 2, value),
+            "jitter",
+            (-0.1, 1.1, float("nan"), True, "0.1", None),
+        ),
+        (
+            lambda value: RetryStrategy(max_attempts=value, initial_delay_ms=1, max_delay_ms=1),
+            "max_attempts",
+            (-1, 1.5, True, None),
+        ),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused_by_name(make: Any, name: str, values: Any) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=f"^{name}"):
+            make(value)
 
 
 def test_a_cap_below_the_first_delay_is_refused() -> None:
@@ -218,9 +202,3 @@ def test_an_exception_predicate_that_cannot_be_asked_is_refused(predicate: Any) 
     for make in (partial(fixed_delay, 3, 10), partial(exponential_backoff, 3, 10, 100, 2)):
         with pytest.raises(TypeError, match="retry_on_exception"):
             make(retry_on_exception=predicate)
-
-
-@pytest.mark.parametrize("value", [-1, 1.5, True, None])
-def test_a_strategy_made_by_hand_is_checked_too(value: Any) -> None:
-    with pytest.raises(ValueError, match="max_attempts"):
-        RetryStrategy(max_attempts=value, initial_delay_ms=1, max_delay_ms=1)

@@ -67,22 +67,6 @@ def test_remembered_results_do_not_change_with_the_callers_list() -> None:
     assert calls.join("k", "b", 0) == ("known", (1,))
 
 
-def test_the_answer_that_was_used_longest_ago_goes_first() -> None:
-    calls = Calls(remember=2)
-    for key in ("x", "y"):
-        calls.join(key, "a", 0)
-        calls.finish(key, [1], 0)
-    calls.join("x", "b", 1)
-    calls.join("z", "a", 2)
-
-    calls.finish("z", [3], 2)
-
-    assert calls.remembered() == 2
-    assert calls.join("x", "c", 3) == ("known", (1,))
-    assert calls.join("z", "c", 3) == ("known", (3,))
-    assert calls.join("y", "c", 3) == ("lead", None)
-
-
 def test_the_error_for_an_unhashable_key_says_what_would_be_right() -> None:
     with pytest.raises(TypeError, match=r"dedupe_by returned the key \['a'\].*Return a string"):
         Calls().join(["a"], "a", 0)  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ManualClock, TaskMailbox
 from pipeline.streaming import AsyncWaitOperator, RetryAfter, StreamRecord
-from pipeline.streaming.calls.hosts.call_host import CallHost, HostCall
+
+from ..harness import CallHost, HostCall
 
 
 class Schedule:

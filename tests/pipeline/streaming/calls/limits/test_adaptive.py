@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline.streaming import AdaptiveRateLimit, AsyncFunction, AsyncOptions, RetryAfter, unordered_wait
-from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import AcceptedRate, LearnedRate
 
+from ..harness import make_host
 from .services import Schedule, TokenBucket, run
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.streaming import AdaptiveRateLimit
 
+from .....kit import tries
 from .services import FixedWindow, Schedule, Service, SlidingWindow, TokenBucket, run
 
 pytestmark = pytest.mark.long
@@ -23,7 +24,7 @@ def tasks(count: int) -> list[AdaptiveRateLimit]:
     return [AdaptiveRateLimit().split(count)] * count
 
 
-@settings(deadline=None, max_examples=8, derandomize=True)
+@settings(max_examples=tries(4), derandomize=True)
 @given(
     st.integers(100, 320),
     st.sampled_from([0.4, 0.6, 1.0, 2.0]),

@@ -7,12 +7,12 @@ import pytest
 from dispatcher.aio import RateLimit
 from pipeline.streaming import unordered_wait
 
+from .....kit import TIMEOUT_S
 from ....limited_service import LimitedService, client, token_bucket
 
 pytestmark = pytest.mark.long
 
 LIMIT_PER_S = 150
-TIMEOUT_S = 60
 
 
 @pytest.mark.slow
