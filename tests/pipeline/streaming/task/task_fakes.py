@@ -19,14 +19,15 @@ from pipeline.streaming import (
     StreamTaskOutput,
     Watermark,
 )
-from pipeline.streaming.elements import StreamElement
 from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
 from pipeline.streaming.task.task_chain import OperatorContext
+from pipeline.streaming.task.task_control import TaskState as TaskState
 
-TIMEOUT_S = 60
+from ....kit import TIMEOUT_S
+from ..calls.harness import Element
 
 
-def values(elements: list[StreamElement[Any]]) -> list[Any]:
+def values(elements: list[Element]) -> list[Any]:
     return [element.value for element in elements if isinstance(element, StreamRecord)]
 
 
@@ -55,7 +56,7 @@ class LoggedOperator:
     def note(self, what: str) -> None:
         self.log.append(f"{self.name} {what}")
 
-    def initialize_state(self, state: list[StreamElement[Any]]) -> None:
+    def initialize_state(self, state: list[Element]) -> None:
         self.note(f"restore {len(state)}")
 
     def open(self) -> None:
@@ -70,7 +71,7 @@ class LoggedOperator:
     def end_input(self) -> None:
         self.note("end_input")
 
-    def snapshot_state(self) -> list[StreamElement[Any]]:
+    def snapshot_state(self) -> list[Element]:
         return []
 
     def close(self) -> None:
@@ -84,16 +85,39 @@ def logged(log: list[Any], *names: str) -> list[Any]:
     return [lambda ctx, name=name: LoggedOperator(ctx, log, name) for name in names]
 
 
+def doing(log: list[Any] | None = None, name: str = "op", **methods: Any) -> Callable[[OperatorContext], Any]:
+    """Makes a LoggedOperator with methods of the test's: `doing(open=lambda op: ...)`."""
+    kind = type("Doing", (LoggedOperator,), methods)
+    return lambda context: kind(context, log, name)
+
+
+def output_of(source: Any, chain: Any = (), **options: Any) -> list[Element]:
+    """What a task emits from its start to its end."""
+    output: list[Element] = []
+    StreamTask(source, chain, output.append, **options).run()
+    return output
+
+
+def snapshotted(log: list[Any]) -> Callable[[LoggedOperator], list[Element]]:
+    """A method for `doing` that writes of each snapshot into the log."""
+
+    def snapshot_state(operator: LoggedOperator) -> list[Element]:
+        log.append("snapshot")
+        return []
+
+    return snapshot_state
+
+
 class HoldingOperator(LoggedOperator):
     """Holds elements until `release`, as an operator with calls in flight does; emits the rest at the end."""
 
     def __init__(self, context: OperatorContext, capacity: int = 1000, **options: Any) -> None:
         super().__init__(context, **options)
         self.capacity = capacity
-        self.held: deque[StreamElement[Any]] = deque()
+        self.held: deque[Element] = deque()
         self.room: Future[None] | None = None
 
-    def initialize_state(self, state: list[StreamElement[Any]]) -> None:
+    def initialize_state(self, state: list[Element]) -> None:
         super().initialize_state(state)
         self.held.extend(state)
 
@@ -117,7 +141,7 @@ class HoldingOperator(LoggedOperator):
         super().end_input()
         self.release(len(self.held))
 
-    def snapshot_state(self) -> list[StreamElement[Any]]:
+    def snapshot_state(self) -> list[Element]:
         return list(self.held)
 
     def is_available(self) -> bool:
@@ -171,12 +195,12 @@ class GatedOutput(StreamTaskOutput):
     """Has room or not, as the test sets it."""
 
     def __init__(self) -> None:
-        self.elements: list[StreamElement[Any]] = []
+        self.elements: list[Element] = []
         self.gate: Future[None] | None = None
         self.asked = threading.Event()  # for room, while there was none
         self.is_closed = False
 
-    def __call__(self, element: StreamElement[Any]) -> None:
+    def __call__(self, element: Element) -> None:
         self.elements.append(element)
 
     def is_available(self) -> bool:

@@ -56,6 +56,7 @@ def ids(storage: CheckpointStorage) -> list[int]:
 
 
 @pytest.mark.long
+@settings(max_examples=tries(15))
 @given(json_values, st.lists(st.lists(elements, max_size=4), max_size=3), json_values, st.booleans())
 def test_a_checkpoint_comes_back_as_it_was(position: Any, states: Any, output: Any, finished: bool) -> None:
     taken = checkpoint(

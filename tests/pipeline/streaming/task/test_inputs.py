@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -20,16 +19,16 @@ from pipeline.streaming import (
     StreamTaskInput,
     Watermark,
 )
-from pipeline.streaming.elements import StreamElement
-from pipeline.streaming.task.inputs import InputStatus
 
-from .task_fakes import TIMEOUT_S, values, wait_for
+from ....kit import TIMEOUT_S
+from ....kit.switching import switching_often
+from .task_fakes import Element, InputStatus, values, wait_for
 
 MORE, NOTHING, END = InputStatus.MORE_AVAILABLE, InputStatus.NOTHING_AVAILABLE, InputStatus.END_OF_INPUT
 
 
-def read_all(source: StreamTaskInput) -> list[StreamElement[Any]]:
-    elements: list[StreamElement[Any]] = []
+def read_all(source: StreamTaskInput) -> list[Element]:
+    elements: list[Element] = []
     while source.emit_next(elements.append) is MORE:
         pass
     return elements
@@ -110,7 +109,7 @@ def test_the_end_of_a_queue_comes_after_all_that_was_put() -> None:
     queue.put(1)
     queue.end()
 
-    elements: list[StreamElement[int]] = []
+    elements: list[Element] = []
     assert available.done()
     assert queue.emit_next(elements.append) is MORE
     assert queue.emit_next(elements.append) is END
@@ -144,7 +143,7 @@ def test_a_put_waits_while_the_queue_is_full() -> None:
     for thread in threads:
         thread.start()
 
-    elements: list[StreamElement[int]] = []
+    elements: list[Element] = []
     while len(elements) < 100:
         assert len(queue._queue) <= 2
         if queue.emit_next(elements.append) is NOTHING:
@@ -209,17 +208,15 @@ def test_what_is_put_in_a_block_and_what_is_noted_there_are_in_the_same_snapshot
         done.set()
 
     thread = threading.Thread(target=put_all, daemon=True)
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    read: list[StreamElement[int]] = []
+    read: list[Element] = []
     try:
-        thread.start()
-        while not done.is_set():
-            queued, noted = queue.snapshot_with(lambda: position)
-            assert len(read) + len(queued) == noted
-            queue.emit_next(read.append)
+        with switching_often():
+            thread.start()
+            while not done.is_set():
+                queued, noted = queue.snapshot_with(lambda: position)
+                assert len(read) + len(queued) == noted
+                queue.emit_next(read.append)
     finally:
-        sys.setswitchinterval(interval_s)
         queue.interrupt(InterruptedError)
         thread.join(TIMEOUT_S)
 

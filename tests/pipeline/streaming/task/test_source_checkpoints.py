@@ -19,11 +19,11 @@ from pipeline.streaming import (
     SourceStreamTask,
     StreamRecord,
 )
-from pipeline.streaming.elements import StreamElement
 
+from ....kit import TIMEOUT_S, tries
 from .task_fakes import (
-    TIMEOUT_S,
     Counter,
+    Element,
     GatedOutput,
     HoldingOperator,
     LoggedOperator,
@@ -79,17 +79,17 @@ def test_a_checkpoint_may_be_taken_after_the_source_has_ended(storage: Checkpoin
         assert run.task.trigger_checkpoint().result(TIMEOUT_S) == 1
         run.task.cancel()
 
-    again: list[StreamElement[Any]] = []
+    again: list[Element] = []
     SourceStreamTask(Counter(end=3), HoldingOperator, again.append, checkpoint_storage=storage).run()
 
     assert values(again) == [0, 1, 2]
 
 
 def test_a_source_goes_on_from_its_checkpoint(storage: CheckpointStorage) -> None:
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     reached = threading.Event()
 
-    def emit(element: StreamElement[Any]) -> None:
+    def emit(element: Element) -> None:
         output.append(element)
         if len(output) == 50:
             reached.set()
@@ -111,7 +111,7 @@ def test_a_source_goes_on_from_its_checkpoint(storage: CheckpointStorage) -> Non
 
 def test_stopping_with_a_savepoint_cancels_the_source_without_interrupting_it(storage: CheckpointStorage) -> None:
     log: list[str] = []
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
 
     def collect(ctx: SourceContext[Any]) -> None:
         assert ctx.wait(TIMEOUT_S)
@@ -122,7 +122,7 @@ def test_stopping_with_a_savepoint_cancels_the_source_without_interrupting_it(st
     source = RunningSource(collect)
 
     class Noting(HoldingOperator):
-        def snapshot_state(self) -> list[StreamElement[Any]]:
+        def snapshot_state(self) -> list[Element]:
             log.append("snapshot")
             return super().snapshot_state()
 
@@ -142,7 +142,7 @@ def test_stopping_with_a_savepoint_cancels_the_source_without_interrupting_it(st
 
 
 def test_a_drained_source_ends_its_operators_and_has_nothing_left(storage: CheckpointStorage) -> None:
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     log: list[Any] = []
 
     def collect(ctx: SourceContext[Any]) -> None:
@@ -216,15 +216,15 @@ def test_a_state_of_another_kind_of_input_is_refused(storage: CheckpointStorage)
 
 
 @given(stops=st.lists(st.integers(0, 30), max_size=5), capacity=st.integers(1, 10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15))
 def test_stops_and_restarts_lose_and_repeat_nothing(
     stops: list[int], capacity: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     storage = CheckpointStorage(tmp_path_factory.mktemp("savepoints"))
     output: list[int] = []
 
-    def emit_and_stop_at(target: int) -> Callable[[StreamElement[Any]], None]:
-        def emit(element: StreamElement[Any]) -> None:
+    def emit_and_stop_at(target: int) -> Callable[[Element], None]:
+        def emit(element: Element) -> None:
             if isinstance(element, StreamRecord):
                 output.append(element.value)
                 if len(output) == target:

@@ -17,15 +17,15 @@ from pipeline.streaming import (
     Watermark,
     async_wait_operator,
 )
-from pipeline.streaming.elements import StreamElement
-from pipeline.streaming.task.task_control import TaskState
 
+from ....kit import TIMEOUT_S
 from .task_fakes import (
-    TIMEOUT_S,
     Counter,
+    Element,
     GatedOutput,
     LoggedOperator,
     RunningSource,
+    TaskState,
     mailbox_turn,
     running,
     values,
@@ -86,7 +86,7 @@ def test_a_source_may_feed_an_asynchronous_operator() -> None:
     async def double(value: int) -> list[int]:
         return [2 * value]
 
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     operator = async_wait_operator(double, timeout_ms=60_000, capacity=8)
 
     SourceStreamTask(Counter(end=300), operator, output.append).run()

@@ -13,19 +13,21 @@ from hypothesis import strategies as st
 from dispatcher import DispatcherError
 from dispatcher.mailbox import MailOptions, ManualClock
 from pipeline.streaming import IterableInput, QueueInput, StreamRecord, StreamTask, Watermark
-from pipeline.streaming.elements import StreamElement
-from pipeline.streaming.task.inputs import InputStatus
-from pipeline.streaming.task.task_chain import OperatorContext
-from pipeline.streaming.task.task_control import TaskState
 
 from ....kit import until
 from .task_fakes import (
+    Element,
     GatedOutput,
     HoldingOperator,
+    InputStatus,
     LoggedOperator,
+    OperatorContext,
     ScriptedInput,
+    TaskState,
+    doing,
     logged,
     mailbox_turn,
+    output_of,
     running,
     values,
     wait_for,
@@ -35,7 +37,7 @@ from .task_fakes import (
 
 
 def test_all_input_goes_through_the_chain_to_the_output() -> None:
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     task = StreamTask(IterableInput([1, Watermark(5), StreamRecord(2, 7)]), logged([], "a", "b"), output.append)
 
     task.run()
@@ -46,11 +48,7 @@ def test_all_input_goes_through_the_chain_to_the_output() -> None:
 
 
 def test_a_task_without_operators_copies_its_input() -> None:
-    output: list[StreamElement[Any]] = []
-
-    StreamTask(IterableInput(range(3)), [], output.append).run()
-
-    assert values(output) == [0, 1, 2]
+    assert values(output_of(IterableInput(range(3)))) == [0, 1, 2]
 
 
 def test_operators_open_from_the_last_and_end_and_close_from_the_first() -> None:
@@ -73,15 +71,12 @@ def test_elements_emitted_at_an_operators_end_reach_the_operators_behind_it_befo
 def test_mail_of_an_operator_that_has_ended_runs_before_the_next_one_ends() -> None:
     log: list[Any] = []
 
-    class Mailing(LoggedOperator):
-        def end_input(self) -> None:
-            self.context.mailbox_executor.execute(lambda: self.context.output(StreamRecord("late")))
+    mailing = doing(
+        end_input=lambda op: op.context.mailbox_executor.execute(lambda: op.context.output(StreamRecord("late")))
+    )
+    noting = doing(log, "b", process_element=lambda op, record: op.note(record.value))
 
-    class Noting(LoggedOperator):
-        def process_element(self, record: StreamRecord[Any]) -> None:
-            self.note(record.value)
-
-    StreamTask(IterableInput([]), [Mailing, lambda ctx: Noting(ctx, log, "b")], lambda _: None).run()
+    output_of(IterableInput([]), [mailing, noting])
 
     assert log == ["b open", "b late", "b end_input", "b close"]
 
@@ -175,11 +170,10 @@ def test_timers_that_an_operator_sets_at_its_end_never_fire() -> None:
 def test_mail_that_is_there_at_the_end_runs_before_anything_is_closed() -> None:
     log: list[Any] = []
 
-    class Mailing(LoggedOperator):
-        def end_input(self) -> None:
-            self.context.mailbox_executor.execute(lambda: self.note("mail"))
-
-    StreamTask(IterableInput([]), lambda ctx: Mailing(ctx, log), lambda _: None).run()
+    output_of(
+        IterableInput([]),
+        doing(log, end_input=lambda op: op.context.mailbox_executor.execute(lambda: op.note("mail"))),
+    )
 
     assert log == ["op open", "op mail", "op close"]
 
@@ -216,7 +210,7 @@ def test_an_input_is_not_read_while_it_has_nothing() -> None:
     calls: list[int] = []
     nothing = ScriptedInput(lambda: calls.append(1) or InputStatus.NOTHING_AVAILABLE, 7)
     nothing.future = Future()
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     with running(StreamTask(nothing, [], output.append)) as run:
         for _ in range(5):
             mailbox_turn(run.task)
@@ -229,7 +223,7 @@ def test_an_input_is_not_read_while_it_has_nothing() -> None:
 
 def test_an_input_that_is_available_again_at_once_is_read_on() -> None:
     """The input had nothing, and something came before the task could wait for it."""
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     task = StreamTask(ScriptedInput(lambda: InputStatus.NOTHING_AVAILABLE, 7), [], output.append)
 
     task.run()
@@ -251,12 +245,11 @@ def test_an_error_of_the_inputs_future_fails_the_task() -> None:
 def test_mail_runs_between_any_two_records() -> None:
     log: list[Any] = []
 
-    class Mailing(LoggedOperator):
-        def process_element(self, record: StreamRecord[Any]) -> None:
-            log.append(record.value)
-            self.context.mailbox_executor.execute(lambda: log.append("mail"))
+    def mail(operator: LoggedOperator, record: StreamRecord[Any]) -> None:
+        log.append(record.value)
+        operator.context.mailbox_executor.execute(lambda: log.append("mail"))
 
-    StreamTask(IterableInput([1, 2, 3]), Mailing, lambda _: None).run()
+    output_of(IterableInput([1, 2, 3]), doing(process_element=mail))
 
     assert log == [1, "mail", 2, "mail", 3, "mail"]
 
@@ -272,7 +265,7 @@ def test_a_head_without_room_is_not_fed_and_mail_still_runs() -> None:
         return made[0]
 
     queue: QueueInput[int] = QueueInput()
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     for number in range(5):
         queue.put(number)
     queue.end()
@@ -294,12 +287,9 @@ def test_an_operator_without_availability_has_the_room_of_the_next_one() -> None
             self.context.mailbox_executor.execute(self.release)
             return future
 
-    output: list[StreamElement[Any]] = []
     chain = [LoggedOperator, lambda ctx: Releasing(ctx, capacity=1)]
 
-    StreamTask(IterableInput(range(5)), chain, output.append).run()
-
-    assert values(output) == [0, 1, 2, 3, 4]
+    assert values(output_of(IterableInput(range(5)), chain)) == [0, 1, 2, 3, 4]
 
 
 def test_nothing_is_read_while_the_output_has_no_room() -> None:
@@ -319,16 +309,12 @@ def test_nothing_is_read_while_the_output_has_no_room() -> None:
 
 
 def test_an_operator_sees_whether_the_output_has_room() -> None:
-    contexts: list[OperatorContext] = []
-
-    def make(ctx: OperatorContext) -> LoggedOperator:
-        contexts.append(ctx)
-        return LoggedOperator(ctx)
-
+    opened: list[LoggedOperator] = []
+    noted = doing(open=lambda op: opened.append(op))
     output = GatedOutput()
-    StreamTask(IterableInput([]), [make, lambda ctx: HoldingOperator(ctx, 1), make], output).run()
+    StreamTask(IterableInput([]), [noted, lambda ctx: HoldingOperator(ctx, 1), noted], output).run()
 
-    last, first = contexts
+    last, first = (operator.context for operator in opened)
     assert (first.position, last.position) == (0, 2)
     assert [ctx.mailbox_executor.priority for ctx in (first, last)] == [0, 2]
     assert last.output_availability is not None
@@ -340,15 +326,11 @@ def test_an_operator_sees_whether_the_output_has_room() -> None:
 
 
 def test_operators_get_no_availability_if_the_output_cannot_fill_up() -> None:
-    contexts: list[OperatorContext] = []
+    made: list[LoggedOperator] = []
 
-    def make(ctx: OperatorContext) -> LoggedOperator:
-        contexts.append(ctx)
-        return LoggedOperator(ctx)
+    output_of(IterableInput([]), doing(open=lambda op: made.append(op)))
 
-    StreamTask(IterableInput([]), make, lambda _: None).run()
-
-    assert contexts[0].output_availability is None
+    assert made[0].context.output_availability is None
 
 
 def test_a_yielding_operator_runs_only_mail_of_operators_behind_it() -> None:
@@ -381,14 +363,12 @@ def test_timers_fire_on_the_mailbox_thread_as_mail() -> None:
     clock = ManualClock()
     fired: list[Any] = []
 
-    class Timed(LoggedOperator):
-        def open(self) -> None:
-            self.context.processing_time_service.register_timer(
-                5, lambda due: fired.append((due, threading.current_thread()))
-            )
+    def fire(due_ms: int) -> None:
+        fired.append((due_ms, threading.current_thread()))
 
     queue: QueueInput[int] = QueueInput()
-    with running(StreamTask(queue, Timed, lambda _: None, processing_time_service=clock)) as run:
+    timed = doing(open=lambda op: op.context.processing_time_service.register_timer(5, fire))
+    with running(StreamTask(queue, timed, lambda _: None, processing_time_service=clock)) as run:
         mailbox_turn(run.task)
         clock.advance(5)
         mailbox_turn(run.task)
@@ -400,13 +380,10 @@ def test_timers_fire_on_the_mailbox_thread_as_mail() -> None:
 
 
 def test_an_error_of_a_timer_fails_the_task() -> None:
-    class Timed(LoggedOperator):
-        def open(self) -> None:
-            now_ms = self.context.processing_time_service.current_processing_time()
-            self.context.processing_time_service.register_timer(now_ms, self.fail)
+    def fail(_: int) -> None:
+        raise ValueError("in a timer")
 
-        def fail(self, _: int) -> None:
-            raise ValueError("in a timer")
+    timed = doing(open=lambda op: op.context.processing_time_service.register_timer(0, fail))
 
     with pytest.raises(ValueError, match="in a timer"):
-        StreamTask(QueueInput[int](), Timed, lambda _: None).run()
+        output_of(QueueInput[int](), timed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
@@ -16,18 +17,20 @@ from pipeline.streaming import (
     TaskCancelledError,
     async_wait_operator,
 )
-from pipeline.streaming.elements import StreamElement
-from pipeline.streaming.task.task_chain import OperatorContext
-from pipeline.streaming.task.task_control import TaskState
 
+from ....kit import TIMEOUT_S
 from .task_fakes import (
-    TIMEOUT_S,
+    Element,
     GatedOutput,
     LoggedOperator,
+    OperatorContext,
     Running,
     ScriptedInput,
+    TaskState,
+    doing,
     logged,
     mailbox_turn,
+    output_of,
     running,
     values,
     wait_for,
@@ -80,15 +83,14 @@ def test_a_factory_that_raises_closes_the_operators_that_were_made() -> None:
 
 
 def test_the_first_error_is_raised_and_errors_of_closing_become_its_notes() -> None:
-    class Failing(LoggedOperator):
-        def close(self) -> None:
-            raise ValueError("close")
+    def fail_to_close(_: LoggedOperator) -> None:
+        raise ValueError("close")
 
     def fail(_: Any) -> None:
         raise KeyError("output")
 
     with pytest.raises(KeyError, match="output") as failed:
-        StreamTask(IterableInput([1]), Failing, fail).run()
+        StreamTask(IterableInput([1]), doing(close=fail_to_close), fail).run()
 
     assert failed.value.__notes__ == ["and at the end ValueError('close')"]
 
@@ -134,13 +136,12 @@ def test_a_cancelled_task_closes_everything_and_does_not_end_its_operators() -> 
 def test_a_cancel_ends_the_yield_of_an_operator() -> None:
     waiting = threading.Event()
 
-    class Waiting(LoggedOperator):
-        def end_input(self) -> None:
-            waiting.set()
-            while True:
-                self.context.mailbox_executor.yield_()
+    def wait(operator: LoggedOperator) -> None:
+        waiting.set()
+        while True:
+            operator.context.mailbox_executor.yield_()
 
-    with running(StreamTask(IterableInput([]), Waiting, lambda _: None)) as run:
+    with running(StreamTask(IterableInput([]), doing(end_input=wait), lambda _: None)) as run:
         wait_for(waiting, "the wait")
         run.task.cancel()
 
@@ -149,18 +150,15 @@ def test_a_cancel_ends_the_yield_of_an_operator() -> None:
 
 
 def test_a_cancel_that_user_code_swallows_still_ends_the_task() -> None:
-    waiting = threading.Event()
+    waiting, queue = threading.Event(), QueueInput[int]()
 
-    class Swallowing(LoggedOperator):
-        def process_element(self, record: StreamRecord[Any]) -> None:
-            waiting.set()
-            try:
-                self.context.mailbox_executor.yield_()
-            except Exception:
-                self.note("swallowed")
+    def swallow(operator: LoggedOperator, record: StreamRecord[Any]) -> None:
+        waiting.set()
+        with contextlib.suppress(Exception):
+            operator.context.mailbox_executor.yield_()
 
-    with running(StreamTask(QueueInput[int](), Swallowing, lambda _: None)) as run:
-        run.task._input.put(1)  # type: ignore[attr-defined]
+    with running(StreamTask(queue, doing(process_element=swallow), lambda _: None)) as run:
+        queue.put(1)
         wait_for(waiting, "the wait")
         run.task.cancel()
 
@@ -194,9 +192,9 @@ def test_cancelling_an_ended_task_changes_nothing() -> None:
 
 
 def test_an_output_may_cancel_its_task() -> None:
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
 
-    def emit(element: StreamElement[Any]) -> None:
+    def emit(element: Element) -> None:
         output.append(element)
         task.cancel()
 
@@ -216,13 +214,11 @@ def test_asynchronous_calls_end_before_the_task_does(mode: str) -> None:
     async def double(value: int) -> list[int]:
         return [2 * value]
 
-    output: list[StreamElement[Any]] = []
     operator = async_wait_operator(double, timeout_ms=60_000, capacity=7, output_mode=mode)
 
-    StreamTask(IterableInput(range(200)), [operator, operator], output.append).run()
+    emitted = values(output_of(IterableInput(range(200)), [operator, operator]))
 
-    doubled = [4 * value for value in range(200)]
-    assert (values(output) if mode == "ordered" else sorted(values(output))) == doubled
+    assert (emitted if mode == "ordered" else sorted(emitted)) == [4 * value for value in range(200)]
 
 
 def test_calls_go_on_up_to_the_capacity_and_the_task_waits_in_its_loop() -> None:
@@ -237,7 +233,7 @@ def test_calls_go_on_up_to_the_capacity_and_the_task_waits_in_its_loop() -> None
             await asyncio.sleep(0.001)
         return [value]
 
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     operator = async_wait_operator(held, timeout_ms=60_000, capacity=3)
     run = Running(StreamTask(IterableInput(range(10)), operator, output.append))
     run.thread.start()

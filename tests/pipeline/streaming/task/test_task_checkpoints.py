@@ -21,19 +21,21 @@ from pipeline.streaming import (
     StreamTaskOutput,
     Watermark,
 )
-from pipeline.streaming.elements import StreamElement
-from pipeline.streaming.task.task_chain import OperatorContext
 
+from ....kit import TIMEOUT_S
 from .task_fakes import (
-    TIMEOUT_S,
     Crash,
+    Element,
     HoldingOperator,
     LoggedOperator,
+    OperatorContext,
     ScriptedInput,
     crash,
+    doing,
     latest,
     mailbox_turn,
     running,
+    snapshotted,
     values,
     wait_for,
 )
@@ -86,16 +88,12 @@ def test_an_unaligned_checkpoint_goes_before_other_mail(
 ) -> None:
     log: list[str] = []
 
-    class Mailing(LoggedOperator):
-        def process_element(self, record: StreamRecord[Any]) -> None:
-            self.context.mailbox_executor.execute(lambda: log.append("mail"))
-            task.trigger_checkpoint(unaligned=unaligned)
+    def mail(operator: LoggedOperator, record: StreamRecord[Any]) -> None:
+        operator.context.mailbox_executor.execute(lambda: log.append("mail"))
+        task.trigger_checkpoint(unaligned=unaligned)
 
-        def snapshot_state(self) -> list[StreamElement[Any]]:
-            log.append("snapshot")
-            return []
-
-    task = StreamTask(ScriptedInput(1, crash), Mailing, lambda _: None, checkpoint_storage=storage)
+    mailing = doing(process_element=mail, snapshot_state=snapshotted(log))
+    task = StreamTask(ScriptedInput(1, crash), mailing, lambda _: None, checkpoint_storage=storage)
 
     with pytest.raises(Crash):
         task.run()
@@ -106,19 +104,15 @@ def test_an_unaligned_checkpoint_goes_before_other_mail(
 def test_no_checkpoint_is_taken_while_an_operator_yields(storage: CheckpointStorage) -> None:
     log: list[str] = []
 
-    class Yielding(LoggedOperator):
-        def process_element(self, record: StreamRecord[Any]) -> None:
-            task.trigger_checkpoint()
-            task.trigger_checkpoint(unaligned=True)
-            self.context.mailbox_executor.execute(lambda: log.append("mail"))
-            self.context.mailbox_executor.yield_()
-            log.append("processed")
+    def yield_once(operator: LoggedOperator, record: StreamRecord[Any]) -> None:
+        task.trigger_checkpoint()
+        task.trigger_checkpoint(unaligned=True)
+        operator.context.mailbox_executor.execute(lambda: log.append("mail"))
+        operator.context.mailbox_executor.yield_()
+        log.append("processed")
 
-        def snapshot_state(self) -> list[StreamElement[Any]]:
-            log.append("snapshot")
-            return []
-
-    task = StreamTask(ScriptedInput(1, lambda: None, crash), Yielding, lambda _: None, checkpoint_storage=storage)
+    yielding = doing(process_element=yield_once, snapshot_state=snapshotted(log))
+    task = StreamTask(ScriptedInput(1, lambda: None, crash), yielding, lambda _: None, checkpoint_storage=storage)
 
     with pytest.raises(Crash):
         task.run()
@@ -164,14 +158,13 @@ def test_operators_are_notified_of_a_stored_checkpoint_even_in_a_yield(storage: 
 def test_others_may_notify_of_a_checkpoint_even_in_a_yield() -> None:
     waiting = threading.Event()
 
-    class Waiting(LoggedOperator):
-        def process_element(self, record: StreamRecord[Any]) -> None:
-            waiting.set()
-            while "op complete 7" not in self.log:
-                self.context.mailbox_executor.yield_()
+    def wait(operator: LoggedOperator, record: StreamRecord[Any]) -> None:
+        waiting.set()
+        while "op complete 7" not in log:
+            operator.context.mailbox_executor.yield_()
 
     log: list[Any] = []
-    task = StreamTask(IterableInput([1]), lambda ctx: Waiting(ctx, log), lambda _: None)
+    task = StreamTask(IterableInput([1]), doing(log, process_element=wait), lambda _: None)
     with running(task) as run:
         wait_for(waiting, "the yield")
         task.notify_checkpoint_complete(7)
@@ -197,7 +190,7 @@ def test_the_outputs_state_is_part_of_the_checkpoint_and_comes_back(storage: Che
         def __init__(self) -> None:
             self.seen: list[Any] = []
 
-        def __call__(self, element: StreamElement[Any]) -> None:
+        def __call__(self, element: Element) -> None:
             self.seen.append(element)
 
         def snapshot_state(self) -> Any:
@@ -288,7 +281,7 @@ def test_a_periodic_checkpoint_is_left_out_while_one_is_being_written(
 
 
 def test_without_a_storage_a_checkpoint_is_refused_and_the_task_goes_on() -> None:
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     task = StreamTask(IterableInput([1]), [], output.append)
     request, stop = task.trigger_checkpoint(), task.stop_with_savepoint()
 

@@ -20,13 +20,21 @@ from pipeline.streaming import (
     TaskCancelledError,
     Watermark,
 )
-from pipeline.streaming.elements import StreamElement
-from pipeline.streaming.task.inputs import InputStatus
-from pipeline.streaming.task.task_chain import OperatorContext
-from pipeline.streaming.task.task_control import TaskState
 
-from ....kit import tries
-from .task_fakes import TIMEOUT_S, Crash, HoldingOperator, LoggedOperator, ScriptedInput, crash, latest, values
+from ....kit import TIMEOUT_S, tries
+from .task_fakes import (
+    Crash,
+    Element,
+    HoldingOperator,
+    InputStatus,
+    LoggedOperator,
+    OperatorContext,
+    ScriptedInput,
+    TaskState,
+    crash,
+    latest,
+    values,
+)
 
 pytestmark = pytest.mark.long
 
@@ -59,7 +67,7 @@ def test_restored_elements_come_before_new_ones(storage: CheckpointStorage) -> N
     with pytest.raises(Crash):
         task.run()
 
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     again = ScriptedInput("a", "b", None, "c")
     StreamTask(again, [HoldingOperator], output.append, checkpoint_storage=storage).run()
 
@@ -109,7 +117,7 @@ def test_a_checkpoint_of_another_chain_is_refused(storage: CheckpointStorage) ->
 def test_a_task_stopped_with_a_savepoint_goes_on_from_there_unless_it_was_drained(
     storage: CheckpointStorage, drain: bool
 ) -> None:
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     log: list[Any] = []
     stops: list[Future[int]] = []
 
@@ -134,7 +142,7 @@ def test_a_savepoint_requested_at_the_end_is_the_last_checkpoint(storage: Checkp
         return InputStatus.END_OF_INPUT
 
     stops: list[Future[int]] = []
-    output: list[StreamElement[Any]] = []
+    output: list[Element] = []
     task = StreamTask(ScriptedInput(1, ask), HoldingOperator, output.append, checkpoint_storage=storage)
 
     task.run()
@@ -199,7 +207,7 @@ def _run_steps(storage: CheckpointStorage, steps: list[Any], chain: int, capacit
         return number if step == "record" else Watermark(number) if step == "watermark" else act
 
     class Output(StreamTaskOutput):
-        def __call__(self, element: StreamElement[Any]) -> None:
+        def __call__(self, element: Element) -> None:
             if isinstance(element, StreamRecord):
                 output.append(element.value)
 
