@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import types as T
 
 from pipeline.lookup import (
     FullCache,
@@ -30,6 +27,9 @@ from pipeline.lookup.schema import LookupSchema
 from pipeline.spark import call_metrics, lookup_join, ordered_wait, unordered_wait
 from pipeline.streaming import AsyncFunction
 
+from ....kit.databases import sqlite_file
+from ....kit.spark import json_lines
+
 if TYPE_CHECKING:
     from ...postgres_server import PostgresServer
 
@@ -43,11 +43,14 @@ NODES = """
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> SqliteTable:
-    path = tmp_path / "nodes.db"
-    connection = sqlite3.connect(path)
-    connection.executescript(NODES)
-    connection.close()
-    return SqliteTable(path, "nodes")
+    return SqliteTable(sqlite_file(tmp_path / "nodes.db", NODES), "nodes")
+
+
+@pytest.fixture
+def sizes(tmp_path: Path) -> SqliteTable:
+    """Whose row of the key 8 does not fit."""
+    script = "CREATE TABLE t (k INT, size INT); INSERT INTO t VALUES (7, 1), (8, 'big')"
+    return SqliteTable(sqlite_file(tmp_path / "t.db", script), "t")
 
 
 @pytest.fixture
@@ -89,13 +92,11 @@ def test_the_columns_of_the_dataframe_stay_as_they_are(spark: SparkSession, node
     assert repr(joined.drop("rack", "memory").collect()) == repr(df.orderBy("id").collect())
 
 
-def test_a_row_whose_lookup_has_failed_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.executescript("CREATE TABLE t (k INT, size INT); INSERT INTO t VALUES (7, 1), (8, 'big')")
+def test_a_row_whose_lookup_has_failed_is_named(spark: SparkSession, sizes: SqliteTable) -> None:
     df = spark.range(20, numPartitions=1).withColumnRenamed("id", "k")
 
     with pytest.raises(Exception, match=r"the row Row\(k=8\) of partition 0 has failed: .*LookupTableError: .*'big'"):
-        lookup_join(df, SqliteTable(tmp_path / "t.db", "t"), "k").collect()
+        lookup_join(df, sizes, "k").collect()
 
 
 class SlowTable(SqliteTable):
@@ -107,19 +108,15 @@ class SlowTable(SqliteTable):
         return reader
 
 
-def test_a_late_lookup_names_its_rows(spark: SparkSession, nodes: SqliteTable, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("nodes")
+def test_a_late_lookup_names_its_rows_or_is_captured_in_each(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(3, numPartitions=1).selectExpr("id", "'a' AS node")
+    late = partial(lookup_join, df, SlowTable(tmp_path / "nodes.db", "nodes"), "node", timeout=0.05)
 
-    late = r"the row Row\(id=0, node='a'\), or one of the 2 after it, of partition 0 has failed: .*Timeout"
-    with pytest.raises(Exception, match=late):
-        lookup_join(df, SlowTable(tmp_path / "nodes.db", "nodes"), "node", timeout=0.05).collect()
-
-
-def test_all_rows_of_a_late_lookup_are_captured(spark: SparkSession, nodes: SqliteTable, tmp_path: Path) -> None:
-    df = spark.range(3, numPartitions=1).selectExpr("id", "'a' AS node")
-    table = SlowTable(tmp_path / "nodes.db", "nodes")
-
-    rows = lookup_join(df, table, "node", timeout=0.05, on_error="capture", ordered=True).collect()
+    message = r"the row Row\(id=0, node='a'\), or one of the 2 after it, of partition 0 has failed: .*Timeout"
+    with pytest.raises(Exception, match=message):
+        late().collect()
+    rows = late(on_error="capture", ordered=True).collect()
 
     assert [tuple(row.error.input) for row in rows] == [(0, "a"), (1, "a"), (2, "a")]
     assert {row.error.error_class for row in rows} == {"pipeline.streaming.errors.AsyncTimeoutError"}
@@ -128,56 +125,45 @@ def test_all_rows_of_a_late_lookup_are_captured(spark: SparkSession, nodes: Sqli
 
 @pytest.mark.parametrize("cache", ["none", "partial", "full"])
 def test_errors_of_a_database_are_captured_in_the_rows_of_their_keys(
-    spark: SparkSession, tmp_path: Path, cache: str
+    spark: SparkSession, sizes: SqliteTable, cache: str
 ) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.executescript("CREATE TABLE t (k INT, size INT); INSERT INTO t VALUES (7, 1), (8, 'big')")
     df = spark.range(6, 10, numPartitions=1).withColumnRenamed("id", "k")
-    table = SqliteTable(tmp_path / "t.db", "t")
 
-    joined = lookup_join(df, table, "k", cache=cache, on_error="capture", error_column="failure", ordered=True)
+    joined = lookup_join(df, sizes, "k", cache=cache, on_error="capture", error_column="failure", ordered=True)
 
+    found = [(row.k, row.size, row.failure and row.failure.input.k) for row in joined.collect()]
     assert joined.columns == ["k", "size", "failure"]
-    rows = joined.collect()
-    assert [(row.k, row.size, row.failure and row.failure.input.k) for row in rows] == [
-        *((6, None, None), (7, 1, None), (None, None, 8), (9, None, None))
-    ]
+    assert found == [(6, None, None), (7, 1, None), (None, None, 8), (9, None, None)]
     with pytest.raises(ValueError, match="choose another error_column"):
-        lookup_join(df, table, "k", on_error="capture", error_column="size")
+        lookup_join(df, sizes, "k", on_error="capture", error_column="size")
 
 
-def test_an_inner_join_keeps_the_matches(events: DataFrame, nodes: SqliteTable, assert_table: AssertTable) -> None:
-    assert_table(lookup_join(events, nodes, "node", "inner"), SCHEMA, MATCHED)
-
-
-def test_an_inner_join_without_columns_keeps_the_rows_whose_key_exists(
+def test_an_inner_join_keeps_the_matches_also_without_columns(
     events: DataFrame, nodes: SqliteTable, tmp_path: Path, assert_table: AssertTable
 ) -> None:
     keys = SqliteTable(tmp_path / "nodes.db", "nodes", columns=[])
 
-    assert_table(lookup_join(events, keys, "node", "inner"), "seq int, node string", [(1, "a"), (2, "b"), (5, "a")])
+    assert_table(lookup_join(events, nodes, "node", "inner"), SCHEMA, MATCHED)
+    assert_table(lookup_join(events, keys, "node", "inner"), "seq int, node string", [row[:2] for row in MATCHED])
 
 
 def test_an_ordered_join_keeps_the_order(spark: SparkSession, nodes: SqliteTable) -> None:
-    df = spark.range(5000, numPartitions=1).selectExpr("id", "element_at(array('a', 'b', 'c'), int(id % 3) + 1) AS n")
+    df = spark.range(500, numPartitions=1).selectExpr("id", "element_at(array('a', 'b', 'c'), int(id % 3) + 1) AS n")
 
     joined = lookup_join(df, nodes, {"n": "node"}, ordered=True, max_batch_size=7, cache="partial").collect()
 
-    assert [row.id for row in joined] == list(range(5000))
+    assert [row.id for row in joined] == list(range(500))
     assert {(row.n, row.rack) for row in joined} == {("a", "r1"), ("b", None), ("c", None)}
 
 
 def test_a_lookup_join_equals_sparks_own_join(spark: SparkSession, tmp_path: Path) -> None:
     table = [(number % 7, f"k{number % 5}", number) for number in range(50)]
-    connection = sqlite3.connect(tmp_path / "t.db")
-    connection.execute("CREATE TABLE t (a INT, b TEXT, v BIGINT)")
-    connection.executemany("INSERT INTO t VALUES (?, ?, ?)", table)
-    connection.commit()
-    connection.close()
+    made = "CREATE TABLE t (a INT, b TEXT, v BIGINT)"
+    ours = SqliteTable(sqlite_file(tmp_path / "t.db", made, "INSERT INTO t VALUES (?, ?, ?)", table), "t")
     df = spark.range(100).selectExpr("id", "int(id % 9) AS a", "nullif(concat('k', id % 6), 'k5') AS b")
     right = spark.createDataFrame(table, "a bigint, b string, v bigint")
     for how in ("left", "inner"):
-        joined = lookup_join(df, SqliteTable(tmp_path / "t.db", "t"), ["a", "b"], how)  # type: ignore[arg-type]
+        joined = lookup_join(df, ours, ["a", "b"], how)  # type: ignore[arg-type]
 
         expected = df.join(right, ["a", "b"], how).select("id", "a", "b", "v")
 
@@ -186,13 +172,11 @@ def test_a_lookup_join_equals_sparks_own_join(spark: SparkSession, tmp_path: Pat
 
 @pytest.mark.parametrize("how", ["left", "inner"])
 def test_a_key_may_have_more_rows_than_a_batch(spark: SparkSession, tmp_path: Path, how: Any) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.execute("CREATE TABLE t (k INT, v INT)")
-        connection.executemany("INSERT INTO t VALUES (1, ?)", [(number,) for number in range(12_000)])
-        connection.commit()
+    many = [(number,) for number in range(12_000)]
+    made = sqlite_file(tmp_path / "t.db", "CREATE TABLE t (k INT, v INT)", "INSERT INTO t VALUES (1, ?)", many)
     df = spark.range(4, numPartitions=1).selectExpr("id", "id % 2 AS k")
 
-    joined = lookup_join(df, SqliteTable(tmp_path / "t.db", "t"), "k", how, ordered=True)
+    joined = lookup_join(df, SqliteTable(made, "t"), "k", how, ordered=True)
 
     found = [(row.id, row.v) for row in joined.collect()]
     missing = {"left": [[(0, None)], [(2, None)]], "inner": [[], []]}[how]
@@ -214,16 +198,8 @@ def test_types_are_kept(spark: SparkSession, postgres: PostgresServer, assert_ta
 
     moment = datetime.datetime(2026, 1, 31, 12)
     (row,) = joined.collect()
-    assert [field.dataType for field in joined.schema][2:] == [
-        T.DecimalType(10, 2),
-        T.TimestampType(),
-        T.TimestampNTZType(),
-        T.ArrayType(T.StringType()),
-        T.BinaryType(),
-        T.BooleanType(),
-        T.DateType(),
-        T.FloatType(),
-    ]
+    types = "decimal(10,2) timestamp timestamp_ntz array<string> binary boolean date float"
+    assert [of for _, of in joined.dtypes][2:] == types.split()
     assert tuple(row)[:3] == (1, {"k": [1]}, Decimal("2.50"))
     assert tuple(row)[4:] == (moment, ["a", None], b"\0\xff", True, datetime.date(2026, 1, 31), 0.5)
     (text,) = joined.selectExpr("string(at)").collect()
@@ -278,13 +254,8 @@ def test_errors_are_captured_with_their_rows(events: DataFrame) -> None:
 
     rows = lookup_join(events, table, "node", on_error="capture", retry=None).collect()
 
-    assert sorted((row.seq or row.error.input.seq, row.error and row.error.message) for row in rows) == [
-        (1, "'a'"),
-        (2, "'b'"),
-        (3, "'c'"),
-        (4, None),
-        (5, "'a'"),
-    ]
+    found = sorted((row.seq or row.error.input.seq, row.error and row.error.message) for row in rows)
+    assert found == [(1, "'a'"), (2, "'b'"), (3, "'c'"), (4, None), (5, "'a'")]
 
 
 class AwayOnce(AsyncFunction[str, Any]):
@@ -309,18 +280,12 @@ def test_retries_outlast_an_unavailable_table(events: DataFrame, tmp_path: Path,
 
 
 def test_a_stream_is_joined(spark: SparkSession, nodes: SqliteTable, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.json").write_text('{"seq": 1, "node": "a"}\n{"seq": 2, "node": "c"}\n')
+    json_lines(tmp_path / "in" / "1.json", [{"seq": 1, "node": "a"}, {"seq": 2, "node": "c"}])
     stream = spark.readStream.schema("seq int, node string").json(str(tmp_path / "in"))
     joined = lookup_join(stream, nodes, "node", cache="full")
 
-    query = (
-        joined.writeStream.format("memory")
-        .queryName("lookup_joined")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = joined.writeStream.format("memory").queryName("lookup_joined")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
 
     rows = spark.table("lookup_joined").collect()

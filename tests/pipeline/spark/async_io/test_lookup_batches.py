@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import sqlite3
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from pipeline.spark.async_io.lookup_batches import BatchLookup, RowBatch, distin
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.spark_types import values_of
 
+from ....kit.databases import sqlite_file
 from ...lookup.fakes import invoke, opened, run
 
 if TYPE_CHECKING:
@@ -133,15 +132,14 @@ def test_all_types_of_postgresql_come_out_as_they_do_row_by_row(postgres: Postgr
 
 @pytest.mark.parametrize("cache", CACHES)
 def test_all_types_of_sqlite_come_out_as_they_do_row_by_row(tmp_path: Path, cache: str) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.executescript("""
-            CREATE TABLE t (k INTEGER, name VARCHAR(10), size BIGINT, share REAL, raw BLOB, ok BOOLEAN,
-                born DATE, seen DATETIME, price DECIMAL(10,2));
-            INSERT INTO t VALUES
-                (1, 'ä', 9007199254740993, 1, x'00ff', 1, '2026-01-31', '2026-01-31 12:00:00.5', 2.345);
-            INSERT INTO t (k) VALUES (1), (2);
-        """)
-    table = SqliteTable(tmp_path / "t.db", "t")
+    script = """
+        CREATE TABLE t (k INTEGER, name VARCHAR(10), size BIGINT, share REAL, raw BLOB, ok BOOLEAN,
+            born DATE, seen DATETIME, price DECIMAL(10,2));
+        INSERT INTO t VALUES
+            (1, 'ä', 9007199254740993, 1, x'00ff', 1, '2026-01-31', '2026-01-31 12:00:00.5', 2.345);
+        INSERT INTO t (k) VALUES (1), (2);
+    """
+    table = SqliteTable(sqlite_file(tmp_path / "t.db", script), "t")
     rows = [(key,) for key in (2, 1, None, 3, 1)]
 
     expected = one_by_one(table, KEY, rows, cache=cache)
@@ -162,10 +160,7 @@ def test_all_types_of_sqlite_come_out_as_they_do_row_by_row(tmp_path: Path, cach
 def test_a_batch_is_joined_as_its_rows_are(tmp_path: Path, stored: Any, rows: Any, cache: str, how: Any) -> None:
     path = tmp_path / "join.db"
     path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE t (a INT, b TEXT, v INT)")
-        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", stored)
-        connection.commit()
+    sqlite_file(path, "CREATE TABLE t (a INT, b TEXT, v INT)", "INSERT INTO t VALUES (?, ?, ?)", stored)
     table = SqliteTable(path, "t")
     schema = T.StructType().add("a", "long").add("b", "string")
 
@@ -173,8 +168,7 @@ def test_a_batch_is_joined_as_its_rows_are(tmp_path: Path, stored: Any, rows: An
 
 
 def test_as_many_rows_may_come_out_as_went_in_and_not_be_the_same(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.executescript("CREATE TABLE t (k INT, v INT); INSERT INTO t VALUES (1, 7), (1, 8)")
+    sqlite_file(tmp_path / "t.db", "CREATE TABLE t (k INT, v INT); INSERT INTO t VALUES (1, 7), (1, 8)")
 
     rows = joined(SqliteTable(tmp_path / "t.db", "t"), KEY, [(1,), (2,)], how="inner")
 
@@ -184,10 +178,9 @@ def test_as_many_rows_may_come_out_as_went_in_and_not_be_the_same(tmp_path: Path
 @pytest.fixture
 def half_bad(tmp_path: Path) -> SqliteTable:
     """Of the keys 0 to 9, the rows of 3 and 7 cannot be read."""
-    with closing(sqlite3.connect(tmp_path / "bad.db")) as connection:
-        connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER)")
-        connection.executemany("INSERT INTO t VALUES (?, ?)", [(k, "bad" if k in (3, 7) else k) for k in range(10)])
-        connection.commit()
+    rows = [(k, "bad" if k in (3, 7) else k) for k in range(10)]
+    made = "CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER)"
+    sqlite_file(tmp_path / "bad.db", made, "INSERT INTO t VALUES (?, ?)", rows)
     return SqliteTable(tmp_path / "bad.db", "t")
 
 
@@ -200,11 +193,7 @@ def test_only_the_rows_of_a_failed_key_are_captured(half_bad: SqliteTable, cache
     unmatched = [(99, None, None), (None, None, None)] if how == "left" else []
     assert [row for row in rows if row[2] is None] == [(1, 1, None), *unmatched]
     failed = [(place, *row[:2], row[2]["input"]) for place, row in enumerate(rows) if row[2] is not None]
-    assert failed == [
-        (0, None, None, {"k": 3}),
-        (2, None, None, {"k": 7}),
-        (3, None, None, {"k": 3}),
-    ]
+    assert failed == [(place, None, None, {"k": key}) for place, key in ((0, 3), (2, 7), (3, 3))]
     error = rows[0][2]
     assert error["error_class"] == "pipeline.lookup.errors.LookupTableError"
     assert "'n' is bigint, but the row with k = 3 holds 'bad'" in error["message"]
@@ -219,8 +208,9 @@ def test_the_rows_of_a_failed_key_are_dropped(half_bad: SqliteTable, cache: str)
 
 @pytest.mark.parametrize("cache", CACHES)
 def test_a_value_that_the_column_does_not_take_fails_its_key_alone(tmp_path: Path, cache: str) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.executescript("CREATE TABLE t (k INT, n INT, f REAL); INSERT INTO t VALUES (1, 1, 1), (2, 1e20, 2)")
+    sqlite_file(
+        tmp_path / "t.db", "CREATE TABLE t (k INT, n INT, f REAL); INSERT INTO t VALUES (1, 1, 1), (2, 1e20, 2)"
+    )
     table = SqliteTable(tmp_path / "t.db", "t")
 
     first, second = joined(table, KEY, [(1,), (2,)], "capture", cache=cache)
@@ -278,8 +268,7 @@ def test_rows_are_numbered_by_their_distinct_keys(columns: list[Any], expected: 
 
 
 def test_equal_keys_in_several_forms_are_one_key(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.executescript("CREATE TABLE t (k REAL, v INT); INSERT INTO t VALUES (0, 1)")
+    sqlite_file(tmp_path / "t.db", "CREATE TABLE t (k REAL, v INT); INSERT INTO t VALUES (0, 1)")
     schema = T.StructType().add("k", "double")
 
     rows = joined(SqliteTable(tmp_path / "t.db", "t"), schema, [(0.0,), (-0.0,), (math.nan,), (math.nan,)])
@@ -288,10 +277,7 @@ def test_equal_keys_in_several_forms_are_one_key(tmp_path: Path) -> None:
 
 
 def test_large_rows_come_out_in_several_batches(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.execute("CREATE TABLE t (k INT, v BLOB)")
-        connection.execute("INSERT INTO t VALUES (1, zeroblob(20000000))")
-        connection.commit()
+    sqlite_file(tmp_path / "t.db", "CREATE TABLE t (k INT, v BLOB); INSERT INTO t VALUES (1, zeroblob(20000000))")
     function = LookupFunction(SqliteTable(tmp_path / "t.db", "t"), "k", input_columns=["k"])
     lookup = batch_lookup(function, KEY, "fail")
 
