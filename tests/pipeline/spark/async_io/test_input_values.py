@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.spark import SqliteResults, async_column, ordered_wait, task_failure, unordered_wait
-from pipeline.spark.errors import UnsupportedTypeError
+
+from ....kit.spark import setting
 
 TIMEOUT_S = 60.0
 EDT, EST = 1762061400, 1762065000
@@ -18,17 +19,8 @@ EDT, EST = 1762061400, 1762065000
 
 @pytest.fixture
 def new_york(spark: SparkSession) -> Iterator[SparkSession]:
-    before = str(spark.conf.get("spark.sql.session.timeZone"))
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield spark
-    spark.conf.set("spark.sql.session.timeZone", before)
-
-
-@pytest.fixture
-def exact_names(spark: SparkSession) -> Iterator[SparkSession]:
-    spark.conf.set("spark.sql.caseSensitive", "true")
-    yield spark
-    spark.conf.unset("spark.sql.caseSensitive")
+    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
+        yield spark
 
 
 def one_task(spark: SparkSession, *columns: str) -> DataFrame:
@@ -50,18 +42,12 @@ async def one(row: Row) -> tuple[float]:
 def test_instants_of_a_repeated_hour_make_a_call_each(new_york: SparkSession) -> None:
     """Both rows got the answer to the first."""
     rows = one_task(new_york, f"timestamp_seconds({EDT} + 3600 * id) AS at")
+    options: dict[str, Any] = {"timeout": TIMEOUT_S, "remember": 9}
 
-    found = ordered_wait(rows, epoch, "epoch long", timeout=TIMEOUT_S, dedupe_by="AT", remember=9)
+    found = ordered_wait(rows, epoch, "epoch long", dedupe_by="AT", **options)
+    column = rows.select(async_column(epoch_of, "at", dedupe_by="at", **options))
 
-    assert [row.epoch for row in found.collect()] == [EDT, EST]
-
-
-def test_a_column_has_a_call_for_each_instant_of_a_repeated_hour(new_york: SparkSession) -> None:
-    rows = one_task(new_york, f"timestamp_seconds({EDT} + 3600 * id) AS at")
-
-    found = rows.select(async_column(epoch_of, "at", timeout=TIMEOUT_S, dedupe_by="at", remember=9).alias("epoch"))
-
-    assert [row.epoch for row in found.collect()] == [EDT, EST]
+    assert found.collect() == column.collect() == [(EDT,), (EST,)]
 
 
 def test_all_nan_share_a_call(spark: SparkSession) -> None:
@@ -108,17 +94,15 @@ def test_a_value_beyond_pythons_years_is_captured_with_its_row(new_york: SparkSe
     assert second == (1, None, "pipeline.spark.errors.InputValueError", 1, True)
 
 
-def test_a_value_beyond_pythons_years_fails_the_task_with_its_column(new_york: SparkSession) -> None:
+def test_a_value_beyond_pythons_years_fails_the_task_with_its_column_or_is_dropped_without_a_call(
+    new_york: SparkSession,
+) -> None:
     with pytest.raises(Exception, match="has failed") as failed:
         ordered_wait(one_task(new_york, BEYOND[0]), one, "x double", timeout=TIMEOUT_S).collect()
+    found = ordered_wait(one_task(new_york, BEYOND[1]), one, "x double", timeout=TIMEOUT_S, on_error="drop").collect()
 
     assert "the column at is <9999-12-31 23:59:59" in str(task_failure(failed.value))
-
-
-def test_a_row_with_a_value_beyond_pythons_years_is_dropped_without_a_call(new_york: SparkSession) -> None:
-    found = ordered_wait(one_task(new_york, BEYOND[1]), one, "x double", timeout=TIMEOUT_S, on_error="drop")
-
-    assert found.collect() == [(1.0,)]
+    assert found == [(1.0,)]
 
 
 def test_an_argument_beyond_pythons_years_is_captured(new_york: SparkSession) -> None:
@@ -130,40 +114,38 @@ def test_an_argument_beyond_pythons_years_is_captured(new_york: SparkSession) ->
     assert "the argument 1 is <9999-12-31 23:59:59" in second.p.error.message
 
 
-@pytest.mark.parametrize("column", ["array(id)", "map(id, 1)", "named_struct('a', array(id))"])
-@pytest.mark.parametrize("key", ["k", ["id", "K"]])
-def test_a_key_that_python_cannot_compare_is_refused(spark: SparkSession, column: str, key: Any) -> None:
-    """It was accepted, and the task failed."""
-    rows = one_task(spark, f"{column} AS k")
-
-    with pytest.raises(TypeError, match=r"dedupe_by has the column k, whose type .* Give a function of the row"):
-        ordered_wait(rows, one, "x double", timeout=TIMEOUT_S, dedupe_by=key)
+CACHE = SqliteResults("/never/opened")
 
 
-@pytest.mark.parametrize("key", [None, "V"])
-def test_a_variant_in_the_key_of_a_cache_is_refused(spark: SparkSession, key: Any) -> None:
-    cache = SqliteResults("/never/opened", key=key)
+@pytest.mark.parametrize(
+    ("column", "options", "message"),
+    [
+        # It was accepted, and the task failed.
+        ("array(id) AS k", {"dedupe_by": "k"}, "dedupe_by has the column k, whose type"),
+        ("map(id, 1) AS k", {"dedupe_by": ["id", "K"]}, "the column k, .* Give a function of the row"),
+        ("named_struct('a', array(id)) AS k", {"dedupe_by": "k"}, "dedupe_by has the column k, whose type"),
+        ("parse_json('1') AS v", {"cache": CACHE}, "the cache's key has the column v, whose type variant"),
+        ("parse_json('1') AS v", {"cache": SqliteResults("x", key="V")}, "key has the column v, whose type variant"),
+        ("map(array(id), 1) AS m", {}, r"the column m has the type map<array<bigint>,int>"),
+        # The output had two columns that Spark could not tell apart.
+        ("id AS X", {"keep_input": True}, "both have x"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(
+    spark: SparkSession, column: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        ordered_wait(one_task(spark, column), one, "x double", timeout=TIMEOUT_S, **options)
 
-    with pytest.raises(TypeError, match="the cache's key has the column v, whose type variant"):
-        ordered_wait(one_task(spark, "parse_json('1') AS v"), one, "x double", timeout=TIMEOUT_S, cache=cache)
+
+def test_names_of_a_schema_that_differ_in_case_alone_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="2 columns x"):
+        ordered_wait(spark.range(1), one, "x double, X double", timeout=TIMEOUT_S)
 
 
-def test_a_map_with_keys_that_no_dict_takes_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(UnsupportedTypeError, match=r"the column m has the type map<array<bigint>,int>"):
-        ordered_wait(one_task(spark, "map(array(id), 1) AS m"), one, "x double", timeout=TIMEOUT_S)
-
-
-@pytest.mark.parametrize("schema", ["price double", "x double, X double"])
-def test_names_that_differ_in_case_alone_are_refused(spark: SparkSession, schema: str) -> None:
-    """The output had two columns that Spark could not tell apart."""
-    with pytest.raises(ValueError, match=r"both have price|2 columns x"):
-        ordered_wait(one_task(spark, "id AS Price"), one, schema, timeout=TIMEOUT_S, keep_input=True)
-
-
-def test_names_that_differ_in_case_are_two_where_spark_says_so(exact_names: SparkSession) -> None:
-    rows = one_task(exact_names, "id AS Price")
+def test_names_that_differ_in_case_are_two_where_spark_says_so(spark: SparkSession) -> None:
     options: dict[str, Any] = {"keep_input": True, "on_error": "capture", "error_column": "ID"}
+    with setting(spark, "spark.sql.caseSensitive", "true"):
+        found = ordered_wait(one_task(spark, "id AS Price"), one, "price double", timeout=TIMEOUT_S, **options)
 
-    found = ordered_wait(rows, one, "price double", timeout=TIMEOUT_S, **options)
-
-    assert [tuple(row) for row in found.collect()] == [(0, 0, 1.0, None), (1, 1, 1.0, None)]
+        assert [tuple(row) for row in found.collect()] == [(0, 0, 1.0, None), (1, 1, 1.0, None)]

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import InputRows, read_rows, require_supported
-from pipeline.spark.async_io.spark_types import inner_types, row_check, usual_rows_first, values_of
+from pipeline.spark.async_io.spark_types import inner_types, row_check, time_zone, usual_rows_first, values_of
 from pipeline.spark.async_io.structs import Check, row_maker
 from pipeline.spark.errors import InputValueError, ResultSchemaError, UnknownColumnError, UnsupportedTypeError
 from pipeline.streaming import CapturedError
@@ -208,18 +208,6 @@ def test_a_column_that_a_row_lacks_is_answered_with_those_it_has() -> None:
 COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
 
 
-@pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3.1e38])
-def test_a_number_within_the_range_of_float_is_taken(value: float) -> None:
-    assert checker(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
-
-
-@pytest.mark.parametrize("value", [3.4028236e38, -1e39, 1.7e308, 10**39, 10**400])
-def test_a_number_beyond_the_range_of_float_is_refused(value: float) -> None:
-    """It became infinity."""
-    with pytest.raises(ResultSchemaError, match="does not fit into float"):
-        checker(schema_of(("x", T.FloatType())), dt.UTC)((value,))
-
-
 @pytest.mark.parametrize(
     "result",
     [
@@ -310,6 +298,10 @@ def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message:
         (T.DoubleType(), -(2**53) - 1, "would be rounded in double"),
         (T.DoubleType(), np.int64(2**53 + 1), "would be rounded in double"),
         (T.DoubleType(), Big.ODD, "would be rounded in double"),
+        *(  # they became infinity
+            (T.FloatType(), beyond, "does not fit into float")
+            for beyond in (3.4028236e38, -1e39, 1.7e308, 10**39, 10**400)
+        ),
         (T.FloatType(), 2**24 + 1, "16777217 would be rounded in float"),
         (T.FloatType(), np.int32(2**24 + 1), "would be rounded in float"),
         (T.BooleanType(), 1, "is not a boolean"),
@@ -374,16 +366,21 @@ def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: 
         checker(schema, dt.UTC)((value,))
 
 
-@pytest.mark.parametrize("value", [2**53, -(2**53), 2**53 + 2, 2**80, 0, np.int64(2**60), Big.EVEN, 2.0**53 + 1, 0.1])
-def test_a_number_that_a_double_holds_is_accepted(value: Any) -> None:
-    (number,) = checker(schema_of(("x", T.DoubleType())), dt.UTC)((value,))
+@pytest.mark.parametrize(
+    ("data_type", "values"),
+    [
+        (T.DoubleType(), [2**53, -(2**53), 2**53 + 2, 2**80, 0, np.int64(2**60), Big.EVEN, 2.0**53 + 1, 0.1]),
+        (T.FloatType(), [2**24, -(2**24) - 2, 2**100, np.int8(3), 0.1, 16777217.0]),  # a float is rounded
+        (T.FloatType(), [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3.1e38]),
+    ],
+)
+def test_a_number_within_the_range_that_is_not_rounded_by_it_is_taken(data_type: T.DataType, values: Any) -> None:
+    check = checker(schema_of(("x", data_type)), dt.UTC)
 
-    assert type(number) is float
+    found = [check((value,)) for value in values]
 
-
-@pytest.mark.parametrize("value", [2**24, -(2**24) - 2, 2**100, np.int8(3), 0.1, 16777217.0])
-def test_a_whole_number_that_a_float_holds_is_accepted_and_a_float_is_rounded(value: Any) -> None:
-    assert checker(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
+    assert found == [(float(getattr(value, "value", value)),) for value in values]
+    assert {type(number) for (number,) in found} == {float}
 
 
 def test_numpy_numbers_are_accepted_as_pythons() -> None:
@@ -700,3 +697,27 @@ def test_arrow_type_of_a_struct_keeps_the_names_even_twice_the_same() -> None:
 
     assert round_trip(twice, (1, "x")) == [(1, "x")]
     assert str(values_of(twice).arrow) == "struct<a: int64, a: string>"
+
+
+@pytest.mark.parametrize(
+    ("name", "minutes"),
+    [
+        ("UTC", 0),
+        ("Z", 0),
+        ("Etc/UTC", 0),
+        ("Europe/Berlin", 120),
+        ("+01:00", 60),
+        ("-1:30", -90),
+        ("UTC+1", 60),
+        ("GMT-08:00", -480),
+        ("UT+0530", 330),
+    ],
+)
+def test_sparks_names_of_time_zones_are_understood(name: str, minutes: int) -> None:
+    assert dt.datetime(2026, 7, 1, 12).replace(tzinfo=time_zone(name)).utcoffset() == dt.timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize("name", ["PST", "Mars/Olympus", ""])
+def test_unknown_names_are_refused_with_advice(name: str) -> None:
+    with pytest.raises(ValueError, match=f"time zone is '{name}', which Python does not know; set spark.sql.session"):
+        time_zone(name)
