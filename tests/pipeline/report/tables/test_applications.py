@@ -6,95 +6,12 @@ from typing import Any
 
 import pytest
 
-from ...journal_builder import SECOND, JournalBuilder
-from .at_hand import in_order, of_journal, of_relations
+from ...journal_builder import SECOND
+from .at_hand import in_order, of_relations
 
 pytestmark = pytest.mark.long
 
 APP_1, APP_2 = "application_0_0001", "application_0_0002"
-
-
-def applications(journal: JournalBuilder) -> list[dict[str, Any]]:
-    return of_journal(journal).dicts("applications")
-
-
-def test_a_finished_application_has_its_times(journal: JournalBuilder) -> None:
-    journal.submit(1, APP_1, 10, name="sort", queue="prod")
-    journal.allocate(2, "container_0_0001_01_000002", "h1:1", 15)
-    journal.allocate(3, "container_0_0001_01_000001", "h1:1", 13)
-    journal.move(4, "RMApp", APP_1, "RUNNING ATTEMPT_FINISHED FINISHED", at=20)
-    journal.move(5, "RMApp", APP_1, "FINISHED KILL FINISHED", at=30)
-
-    row = (APP_1, "sort", "ann", "prod", "FINISHED", True, 10 * SECOND, 13 * SECOND, 20 * SECOND, 3.0)
-    assert of_journal(journal)["applications"] == [row]
-
-
-def test_an_application_never_placed_and_not_ended_has_nulls(journal: JournalBuilder) -> None:
-    journal.submit(1, APP_1, 10)
-    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=10)
-
-    row = (APP_1, "job", "ann", "default", "SUBMITTED", False, 10 * SECOND, None, None, None)
-    assert of_journal(journal)["applications"] == [row]
-
-
-def test_the_last_state_goes_by_seq_where_times_are_equal(journal: JournalBuilder) -> None:
-    journal.submit(1, APP_1)
-    journal.move(3, "RMApp", APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED")
-    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED")
-
-    assert applications(journal)[0]["final_state"] == "ACCEPTED"
-
-
-def test_a_refused_transition_does_not_change_the_final_state(journal: JournalBuilder) -> None:
-    journal.submit(1, APP_1)
-    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_UPDATE_SAVED NEW_SAVING", valid=False)
-    journal.move(3, "RMApp", APP_1, "FINISHED START FINISHED", valid=False)
-
-    assert applications(journal)[0]["final_state"] == "NEW_SAVING"
-
-
-def test_an_application_without_its_start_keeps_its_row(journal: JournalBuilder) -> None:
-    journal.move(2, "RMApp", APP_1, "RUNNING KILL KILLING", at=5)
-    journal.move(3, "RMApp", APP_1, "KILLING ATTEMPT_FINISHED FINISHED", at=6)
-
-    row = (APP_1, None, None, None, "FINISHED", True, None, None, 6 * SECOND, None)
-    assert of_journal(journal)["applications"] == [row]
-
-
-def test_an_application_whose_start_failed_is_still_new(journal: JournalBuilder) -> None:
-    journal.event(1, "RMAppEventType", "START", APP_1, outcome="failed", payload={"name": "sort"})
-
-    assert applications(journal)[0]["final_state"] == "NEW"
-
-
-def test_a_second_start_adds_no_row(journal: JournalBuilder) -> None:
-    journal.submit(1, APP_1, name="first")
-    journal.event(2, "RMAppEventType", "START", APP_1, payload={"name": "second"})
-
-    assert [row["name"] for row in applications(journal)] == ["first"]
-
-
-def test_applications_are_counted_by_final_state(journal: JournalBuilder) -> None:
-    journal.submit(1, APP_1)
-    journal.submit(2, APP_2)
-    journal.submit(3, "application_0_0003")
-    journal.move(4, "RMApp", APP_2, "NEW_SAVING APP_SAVE_FAILED FAILED")
-
-    assert of_journal(journal)["applications_by_final_state"] == [("FAILED", True, 1), ("NEW_SAVING", False, 2)]
-
-
-def test_waiting_is_summed_up_per_queue(journal: JournalBuilder) -> None:
-    for number, (queue, wait_s) in enumerate([("a", 1), ("a", 3), ("a", None), ("b", None)], start=1):
-        application = f"application_0_000{number}"
-        journal.submit(2 * number, application, 100, queue=queue)
-        if wait_s is not None:
-            container = f"container_0_000{number}_01_000001"
-            journal.allocate(2 * number + 1, container, "h1:1", 100 + wait_s, application=application)
-
-    assert of_journal(journal)["waiting_by_queue"] == [
-        ("a", 3, 2.0, pytest.approx(2.9), 3.0, 1, 0),
-        ("b", 1, None, None, None, 1, 0),
-    ]
 
 
 def test_waiting_is_summed_up_per_user_of_a_queue() -> None:
@@ -117,25 +34,6 @@ def test_waiting_is_summed_up_per_user_of_a_queue() -> None:
             (None, None, 1, None, None, None, 0, 1),
         ]
     )
-
-
-def test_the_first_of_two_starts_counts_if_one_was_redelivered(journal: JournalBuilder) -> None:
-    journal.event(2, "RMAppEventType", "START", APP_1, 20, payload={"name": "first"})
-    journal.event(3, "AType", "START", APP_1, 30)
-    journal.event(5, "RMAppEventType", "START", APP_1, 50, payload={"name": "again"})
-
-    [row] = applications(journal)
-
-    assert (row["id"], row["submitted_at"], row["name"]) == (APP_1, 20 * SECOND, "first")
-
-
-def test_a_payload_of_no_use_leaves_nulls(journal: JournalBuilder) -> None:
-    journal.event(1, "RMAppEventType", "START", APP_1, payload=["no", "object"])
-    journal.event(2, "RMAppEventType", "START", APP_2, payload={"name": {"not": "a text"}, "queue": "a"})
-
-    names = {row["id"]: (row["user"], row["queue"]) for row in applications(journal)}
-
-    assert names == {APP_1: (None, None), APP_2: (None, "a")}
 
 
 def move(seq: int, entity: str, what: str, at: int, machine: str) -> dict[str, Any]:

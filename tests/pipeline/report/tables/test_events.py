@@ -11,8 +11,7 @@ from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.journal.arrow import arrow_schema
 from pipeline.report.digests.buckets import TimeBuckets
 
-from ...journal_builder import SECOND, JournalBuilder
-from .at_hand import Tables, in_order, of_journal, of_parts, of_relations
+from .at_hand import Tables, in_order, of_parts, of_relations
 
 pytestmark = pytest.mark.long
 
@@ -121,23 +120,3 @@ def test_in_virtual_time_the_queue_appears_empty() -> None:
     found = tables_of([event(seq, came=seq, begun=seq, queue_ns=7 * MS) for seq in range(1, 9)])
 
     assert {(row["depth"], row["greatest_depth"]) for row in found.dicts("queue_depth")} == {(0, 0)}
-
-
-def test_totals_cover_the_run_from_first_arrival_to_last_end(journal: JournalBuilder) -> None:
-    journal.event(1, "AType", "A", at=5, enqueued_at=4 * SECOND)
-    journal.event(2, "AType", "A", at=6, finished_at=9 * SECOND, outcome="failed")
-    journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=5)
-
-    assert of_journal(journal)["run_totals"] == [(2, 1, 1, 4 * SECOND, 9 * SECOND)]
-
-
-def test_totals_hold_transitions_beyond_the_last_closed_segment_of_events(journal: JournalBuilder) -> None:
-    journal.event(1, "AType", "A", at=5)
-    journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=5)
-    journal.move(2, "RMApp", "application_0_0001", "NEW_SAVING KILL FINAL_SAVING", at=7)
-
-    assert of_journal(journal)["run_totals"] == [(1, 0, 2, 5 * SECOND, 7 * SECOND)]
-
-
-def test_totals_of_an_empty_journal_have_no_times(journal: JournalBuilder) -> None:
-    assert of_journal(journal)["run_totals"] == [(0, 0, 0, None, None)]

@@ -14,61 +14,11 @@ from pipeline.journal.arrow import arrow_schema
 from pipeline.report.digests.transition_digest import Ends
 
 from ....kit import tries
-from ...journal_builder import SECOND, JournalBuilder
+from ...journal_builder import SECOND
 from ..lives import MACHINE, MIXED, RETURNING, Move, move
-from .at_hand import NONE, Tables, in_order, of_journal, of_parts, of_relations
+from .at_hand import NONE, Tables, in_order, of_parts, of_relations
 
 pytestmark = pytest.mark.long
-
-APP_1, APP_2 = "application_0_0001", "application_0_0002"
-DECLARED = [
-    ("RMApp", "NEW", "START", "NEW_SAVING"),
-    ("RMApp", "NEW", "START", "NEW_SAVING"),
-    ("RMApp", "KILLED", "KILL", "KILLED"),
-]
-
-
-def test_undeclared_and_refused_transitions_are_unknown(journal: JournalBuilder) -> None:
-    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
-    journal.move(2, "RMApp", APP_2, "NEW START NEW_SAVING")
-    journal.move(3, "RMApp", APP_1, "NEW_SAVING KILL KILLED")
-    journal.move(4, "RMApp", APP_1, "KILLED START KILLED", valid=False)
-    journal.move(5, "RMApp", APP_1, "KILLED KILL KILLED", valid=False)
-
-    tables = of_journal(journal, DECLARED)
-
-    unknown = [
-        ("RMApp", "NEW_SAVING", "KILL", "KILLED", 1, True, False),
-        ("RMApp", "KILLED", "START", "KILLED", 1, False, False),
-        ("RMApp", "KILLED", "KILL", "KILLED", 1, False, True),
-    ]
-    known = ("RMApp", "NEW", "START", "NEW_SAVING", 2, True, True)
-    assert tables["transition_counts"] == in_order([known, *unknown])
-    assert tables["unknown_transitions"] == in_order(unknown)
-
-
-def test_no_transitions_give_no_counts(journal: JournalBuilder) -> None:
-    journal.event(1, "AType", "A")
-
-    assert of_journal(journal, DECLARED)["transition_counts"] == []
-
-
-def test_the_mined_graph_includes_declared_transitions_that_were_never_made(journal: JournalBuilder) -> None:
-    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
-    journal.move(2, "RMApp", APP_1, "KILLED KILL KILLED", valid=False)
-    journal.move(3, "RMApp", APP_1, "NEW_SAVING KILL KILLED")
-
-    graph = of_journal(journal, [*DECLARED, ("MRJob", "NEW", "JOB_INIT", "INITED")])["mined_graph"]
-
-    assert graph == in_order(
-        [
-            ("RMApp", "NEW", "START", "NEW_SAVING", 1, True, True),
-            ("RMApp", "KILLED", "KILL", "KILLED", 1, False, True),
-            ("RMApp", "KILLED", "KILL", "KILLED", 0, True, True),
-            ("RMApp", "NEW_SAVING", "KILL", "KILLED", 1, True, False),
-        ]
-    )
-
 
 # -- stays ------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""All tables of the report from one journal, written to a folder."""
+"""All tables of the report from one journal, written to a folder, their columns, and two runs next to each other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.report.digests.digest import PartWriter, write_merged
 from pipeline.report.digests.event_digest import EventDigest
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
-from pipeline.report.tables.registry import TABLES
+from pipeline.report.tables.registry import COMPARISON, TABLES, ReportColumn
 from pipeline.report.tables.writing import Finish, rows_of_entities
 
 from ...journal_builder import JournalBuilder
-from .at_hand import in_order, of_journal
+from .at_hand import in_order, of_journal, of_relations
 
 pytestmark = pytest.mark.long
 
@@ -183,3 +183,57 @@ def _failing() -> Any:
     rows.event(1, "AType", "A")
     yield from EventDigest().rows(rows.rows(EVENTS).to_batches())
     raise ValueError("foreign")
+
+
+def figures(rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [dict(zip(("subject", "metric", "unit", "value"), row, strict=True)) for row in rows]
+
+
+def test_the_figures_of_both_runs_stand_side_by_side() -> None:
+    before = [
+        ("run", "span", "s", 8.0),
+        ("run", "failed", "", 0.0),
+        ("queue a", "p50", "s", None),
+        ("gone", "x", "", 1.0),
+    ]
+    after = [("run", "span", "s", 6.0), ("run", "failed", "", 2.0), ("queue a", "p50", "s", 1.0), ("new", "x", "", 3.0)]
+
+    found = of_relations(before_key_figures=figures(before), key_figures=figures(after))["comparison"]
+
+    rows = [
+        ("run", "span", "s", 8.0, 6.0, -0.25),
+        ("run", "failed", "", 0.0, 2.0, None),
+        ("queue a", "p50", "s", None, 1.0, None),
+        ("gone", "x", "", 1.0, None, None),
+        ("new", "x", "", None, 3.0, None),
+    ]
+    assert found == in_order(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("at", "Unix ns"),
+        ("starts_at", "Unix ns"),
+        ("starts", ""),
+        ("status", ""),
+        ("wait_s", "s"),
+        ("handling_total_ms", "ms"),
+        ("memory_mb", "MiB"),
+        ("gpu_milli_total", "thousandths"),
+    ],
+)
+def test_the_unit_of_a_column_is_the_end_of_its_name(name: str, unit: str) -> None:
+    """A column `at` had no unit."""
+    assert ReportColumn(name, "long", nullable=False).unit == unit
+
+
+def test_every_fractional_column_has_a_unit_except_the_figures_of_a_comparison() -> None:
+    found = {
+        column.name
+        for table in (*TABLES, COMPARISON)
+        for column in table.columns
+        if column.type == "double" and not column.unit
+    }
+
+    assert found == {"value", "before", "after"}  # their unit is in the column `unit`
