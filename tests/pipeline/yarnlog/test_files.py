@@ -24,35 +24,17 @@ def touch(folder: Path, *names: str) -> None:
         file.touch()
 
 
+IN_ORDER = """
+yarn-nodemanager.log.2015-10-18 yarn-nodemanager.log.2015-10-19 yarn-nodemanager.log yarn-resourcemanager.log.10.gz
+yarn-resourcemanager.log.2 yarn-resourcemanager.log.1 yarn-resourcemanager.log container_1/syslog
+"""
+NO_LOGS = "yarn-nodemanager.out .hidden.log .trash/old.log container_1/stdout"
+
+
 def test_of_a_folder_its_logs_are_read_from_the_oldest_to_the_newest(tmp_path: Path) -> None:
-    touch(
-        tmp_path,
-        "yarn-resourcemanager.log",
-        "yarn-resourcemanager.log.1",
-        "yarn-resourcemanager.log.10.gz",
-        "yarn-resourcemanager.log.2",
-        "yarn-nodemanager.log.2015-10-18",
-        "yarn-nodemanager.log.2015-10-19",
-        "yarn-nodemanager.log",
-        "yarn-nodemanager.out",
-        ".hidden.log",
-        ".trash/old.log",
-        "container_1/syslog",
-        "container_1/stdout",
-    )
+    touch(tmp_path, *sorted(IN_ORDER.split()), *NO_LOGS.split())
 
-    found = [str(file.relative_to(tmp_path)) for file in log_files([tmp_path])]
-
-    assert found == [
-        "yarn-nodemanager.log.2015-10-18",
-        "yarn-nodemanager.log.2015-10-19",
-        "yarn-nodemanager.log",
-        "yarn-resourcemanager.log.10.gz",
-        "yarn-resourcemanager.log.2",
-        "yarn-resourcemanager.log.1",
-        "yarn-resourcemanager.log",
-        "container_1/syslog",
-    ]
+    assert [str(file.relative_to(tmp_path)) for file in log_files([tmp_path])] == IN_ORDER.split()
 
 
 def test_a_named_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
@@ -126,18 +108,10 @@ LINE = "2021-11-23 10:06:36,708 INFO a.RMAppImpl: äpp_1 State change from NEW t
 
 
 @pytest.mark.parametrize(
-    ("encoding", "mark"),
-    [
-        ("utf-16", ""),
-        ("utf-16-le", ""),
-        ("utf-16-be", ""),
-        ("utf-16-le", "\ufeff"),
-        ("utf-16-be", "\ufeff"),
-        ("utf-8-sig", ""),
-    ],
-    ids=["utf-16", "little, no mark", "big, no mark", "little", "big", "utf-8 with a mark"],
+    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-16-le with a mark", "utf-16-be with a mark", "utf-8-sig"]
 )
-def test_a_log_in_another_encoding_is_read(tmp_path: Path, encoding: str, mark: str) -> None:
+def test_a_log_in_another_encoding_is_read(tmp_path: Path, encoding: str) -> None:
+    encoding, _, mark = encoding.replace(" with a mark", " \ufeff").partition(" ")
     file = tmp_path / "a.log.gz"
     file.write_bytes(gzip.compress(f"{mark}{LINE}\r\nnext\u0a0a\n{LINE}".encode(encoding)))
 

@@ -65,7 +65,6 @@ def test_each_layout_is_parsed(layout: Layout) -> None:
 
     [record], _ = parse(prefixed(str, text))
 
-    assert isinstance(record, Record)
     assert (record.text, record.line_count) == (text, text.count("\n") + 1)
     assert (record.message.machine, record.message.entity) == ("RMApp", "application_1_0001")
     assert (record.message.from_state, record.message.event_type, record.message.to_state) == (
@@ -109,11 +108,9 @@ def test_each_prefix_is_found_in_each_layout(prefix: Prefix, names: tuple[str, .
 
         [record], found = parse(lines)
 
-        assert isinstance(record, Record)
         assert record.message.event_type == "START"
         assert (record.line, record.line_count) == (1, len(lines))
         assert record.text.encode() == b"".join(lines).removesuffix(b"\n")
-        assert found is not None
         # Blanks are no prefix to a layout that begins with them; with a time before them, other layouts are Hadoop's.
         assert found.prefixes in (names, tuple(name for name in names if name not in ("blanks", "docker logs -t")))
 
@@ -154,7 +151,6 @@ def test_blanks_at_the_end_change_no_record(messages: list[str], blanks: str) ->
 def test_an_indented_log_keeps_the_stack_traces_as_they_are() -> None:
     [record], _ = parse(prefixed(PREFIXES["blanks"][0], "\n".join(REFUSAL)))
 
-    assert isinstance(record, Record)
     assert record.line_count == 3
     assert record.message.error == REFUSAL[1]
 
@@ -173,7 +169,6 @@ def test_containers_that_alternate_have_records_of_their_own() -> None:
 
     assert [(one.line, one.line_count if isinstance(one, Record) else 1) for one in found] == [(2, 1), (4, 1), (1, 3)]
     refused = found[-1]
-    assert isinstance(refused, Record)
     assert (refused.message.kind, refused.message.from_state) == ("invalid_transition", "FINISHED")
 
 
@@ -206,7 +201,6 @@ def test_lines_of_context_that_grep_prints_have_its_prefix_taken_off() -> None:
     [record], found = parse(prefixed(str, "\n".join(lines)))
 
     assert found == LogFormat(("grep -H",))
-    assert isinstance(record, Record)
     assert (record.message.kind, record.message.from_state) == ("invalid_transition", "FINISHED")
 
 

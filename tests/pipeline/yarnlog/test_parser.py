@@ -6,6 +6,8 @@ import pytest
 
 from pipeline.yarnlog.parser import LINES_KEPT, Record, Unparsed, parse_lines
 
+from ...kit.tables import paired
+
 RM = "org.apache.hadoop.yarn.server.resourcemanager"
 AT = "2021-11-23 10:06:36,708"
 AT_NS = 1_637_661_996_708_000_000
@@ -21,7 +23,6 @@ def parse(*lines: str) -> list[Record | Unparsed]:
 
 def only_record(*lines: str) -> Record:
     [record] = parse(*lines)
-    assert isinstance(record, Record)
     assert record.line_count == len(lines)
     return record
 
@@ -31,7 +32,6 @@ def test_a_record_has_its_line_its_time_and_its_text() -> None:
 
     assert found[0] == Unparsed(1, OTHER)
     record = found[1]
-    assert isinstance(record, Record)
     assert (record.line, record.line_count, record.at, record.level) == (2, 1, AT_NS, "INFO")
     assert (record.thread, record.logger, record.text) == (None, f"{RM}.rmapp.RMAppImpl", MOVE)
     assert (record.message.kind, record.message.entity) == ("transition", "application_1_0001")
@@ -45,15 +45,9 @@ def test_the_lines_after_a_record_are_its_own_and_count_as_parsed() -> None:
     assert found[1:] == [Unparsed(4, OTHER)]
 
 
-def test_the_lines_after_a_message_of_no_kind_are_unparsed_one_by_one() -> None:
+def test_lines_after_a_message_of_no_kind_and_before_the_first_record_are_unparsed_one_by_one() -> None:
     assert parse(OTHER, FRAME, "") == [Unparsed(1, OTHER), Unparsed(2, FRAME), Unparsed(3, "")]
-
-
-def test_lines_before_the_first_record_are_unparsed() -> None:
-    found = parse("STARTUP_MSG", "", MOVE)
-
-    assert found[:2] == [Unparsed(1, "STARTUP_MSG"), Unparsed(2, "")]
-    assert isinstance(found[2], Record)
+    assert parse("STARTUP_MSG", "", MOVE)[:2] == [Unparsed(1, "STARTUP_MSG"), Unparsed(2, "")]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
@@ -99,86 +93,46 @@ def test_a_long_line_is_read_whole_in_a_time_that_its_length_explains(line: str)
     assert found.text == line
 
 
-@pytest.mark.parametrize(
-    ("first_line", "logger", "machine", "entity"),
-    [
-        (
-            "App: application_1_0001 can't handle this event at current state",
-            "RMAppImpl",
-            "RMApp",
-            "application_1_0001",
-        ),
-        (
-            "App attempt: appattempt_1_0001_000001 can't handle this event at current state",
-            "RMAppAttemptImpl",
-            "RMAppAttempt",
-            "appattempt_1_0001_000001",
-        ),
-        (
-            "Can't handle this event at current state for task_1_0001_m_000000",
-            "TaskImpl",
-            "MRTask",
-            "task_1_0001_m_000000",
-        ),
-        (
-            "Can't handle this event at current state for attempt_1_0001_m_000000_0",
-            "TaskAttemptImpl",
-            "MRTaskAttempt",
-            "attempt_1_0001_m_000000_0",
-        ),
-        ("Can't handle this event at current state", "JobImpl", "MRJob", None),
-        ("Can't handle this event at current state", "RMAppImpl", "RMApp", None),
-    ],
-)
-def test_a_refused_event_is_read_from_the_stack_trace(
-    first_line: str, logger: str, machine: str, entity: str | None
-) -> None:
-    error = INVALID + "JOB_KILL at FINISHED"
-
-    message = only_record(f"{AT} ERROR {logger}: {first_line}", error, FRAME).message
-
-    assert (message.kind, message.machine, message.entity) == ("invalid_transition", machine, entity)
-    assert (message.from_state, message.event_type, message.to_state) == ("FINISHED", "JOB_KILL", "FINISHED")
-    assert message.error == error
+STALE = "this event at current state"
+# Which machine and entity, in which state, refuse which event.
+REFUSALS = f"""
+RMAppImpl: App: application_1_0001 can't handle {STALE} / JOB_KILL at FINISHED
+    RMApp application_1_0001 FINISHED JOB_KILL
+RMAppAttemptImpl: App attempt: appattempt_1_0001_000001 can't handle {STALE} / JOB_KILL at FINISHED
+    RMAppAttempt appattempt_1_0001_000001 FINISHED JOB_KILL
+TaskImpl: Can't handle {STALE} for task_1_0001_m_000000 / JOB_KILL at FINISHED
+    MRTask task_1_0001_m_000000 FINISHED JOB_KILL
+TaskAttemptImpl: Can't handle {STALE} for attempt_1_0001_m_000000_0 / JOB_KILL at FINISHED
+    MRTaskAttempt attempt_1_0001_m_000000_0 FINISHED JOB_KILL
+JobImpl: Can't handle {STALE} / JOB_KILL at FINISHED
+    MRJob None FINISHED JOB_KILL
+RMAppImpl: Can't handle {STALE} / JOB_KILL at FINISHED
+    RMApp None FINISHED JOB_KILL
+# a node manager tells it in the first line
+container.ContainerImpl: Can't handle {STALE}: Current: [DONE], eventType: [JOB_KILL], container: [container_1_1_01_2]
+    NMContainer container_1_1_01_2 DONE JOB_KILL
+# the line after the stack trace names the entity
+RMNodeImpl: Can't handle {STALE} / STARTED at RUNNING / Invalid event STARTED on Node  host:8041
+    RMNode host:8041 RUNNING STARTED
+RMNodeImpl: Can't handle {STALE} / STARTED at RUNNING / Invalid event STARTED on Node  host:8041 oldState RUNNING
+    RMNode host:8041 RUNNING STARTED
+RMContainerImpl: Can't handle {STALE} / STARTED at RUNNING / Invalid event STARTED on container container_1_1_01_2
+    RMContainer container_1_1_01_2 RUNNING STARTED
+"""
 
 
-def test_a_node_manager_tells_the_refused_event_in_the_first_line() -> None:
-    line = (
-        f"{AT} WARN container.ContainerImpl: Can't handle this event at current state: Current: [DONE], eventType: "
-        "[RESOURCE_FAILED], container: [container_1_0001_01_000002]"
-    )
+@pytest.mark.parametrize(("told", "refused"), paired(REFUSALS))
+def test_a_refused_event_is_read_from_the_lines_that_tell_of_it(told: str, refused: str) -> None:
+    first, *more = told.split(" / ")
+    trace = [INVALID + error for error in more[:1]]
+    last = [f"{AT} ERROR {first.partition(':')[0]}: {line}" for line in more[1:]]
 
-    message = only_record(line).message
+    message = only_record(f"{AT} ERROR {first}", *trace, *([FRAME] if trace else []), *last).message
 
-    assert (message.kind, message.machine, message.entity) == (
-        "invalid_transition",
-        "NMContainer",
-        "container_1_0001_01_000002",
-    )
-    assert (message.from_state, message.event_type, message.to_state) == ("DONE", "RESOURCE_FAILED", "DONE")
-
-
-@pytest.mark.parametrize(
-    ("logger", "last_line", "entity"),
-    [
-        ("RMNodeImpl", "Invalid event STARTED on Node  host:8041", "host:8041"),
-        ("RMNodeImpl", "Invalid event STARTED on Node  host:8041 oldState RUNNING", "host:8041"),
-        (
-            "RMContainerImpl",
-            "Invalid event STARTED on container container_1_0001_01_000002",
-            "container_1_0001_01_000002",
-        ),
-    ],
-)
-def test_the_line_after_the_stack_trace_names_the_entity(logger: str, last_line: str, entity: str) -> None:
-    record = only_record(
-        f"{AT} ERROR {logger}: Can't handle this event at current state",
-        INVALID + "STARTED at RUNNING",
-        FRAME,
-        f"{AT} ERROR {logger}: {last_line}",
-    )
-
-    assert (record.message.entity, record.message.from_state) == (entity, "RUNNING")
+    machine, entity, state, event = refused.split()
+    assert (message.kind, message.machine, str(message.entity)) == ("invalid_transition", machine, entity)
+    assert (message.from_state, message.event_type, message.to_state) == (state, event, state)
+    assert not trace or message.error == trace[0]
 
 
 def test_a_line_on_another_event_is_a_record_of_its_own() -> None:
@@ -209,7 +163,6 @@ def test_an_audit_line_goes_on_in_the_next_lines() -> None:
     ).message
 
     assert (message.entity, message.error) == ("application_1_0001", "App failed with state: FAILED")
-    assert message.fields is not None
     assert message.fields["PERMISSIONS"] == (
         "Application failed 2 times due to\njava.io.IOException: disk\n\tat a.B.c(B.java:1)"
     )
