@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher import JournalWriter
-from dispatcher.journal.format.schema import EventRow
+
+from .kit.journals import EventRow
 
 
 def begin(writer: JournalWriter, at: int) -> None:

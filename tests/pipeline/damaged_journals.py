@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.frames import Frame
-from dispatcher.journal.format.schema import EventRow, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
-from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.read import frames_in
 from pipeline.journal import Problem
+
+from ..kit.segment_files import EventRow, TransitionRow, segment_path, write_segments
 
 EVENTS: Final = 60
 """Of the sound journal: three segments with five frames of four events, of which two make a transition."""
@@ -43,21 +41,13 @@ class Kind(NamedTuple):
 
 
 def write_sound_journal(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    summary = Summary(1)
-    for number in (1, 2, 3):
-        segment = SegmentFile(folder, number, summary)
-        for _ in range(5):
-            first = segment.summary.next_seq
-            events = [EventRow(kind=0, entity=f"e{n}", started_at=first + n) for n in range(4)]
-            moves = [TransitionRow(kind=0, seq=first + n, entity=f"e{n}", at=first + n) for n in (0, 2)]
-            kinds = [("rm", "AType", "A", "handled")]
-            moved = [("RMApp", "NEW", "START", "RUNNING", True)]
-            segment.append_rows(encode_rows(events, moves, first, kinds, moved, virtual=True))
-        segment.close(sync=False, recover_from=number + 1)
-        summary = segment.summary.following()
-    Manifest(1, 3, closed=True).write(folder, sync=False)
-    return folder
+    def frame(first: int) -> tuple[list[EventRow], list[TransitionRow], bool]:
+        events = [EventRow(kind=0, entity=f"e{n}", started_at=first + n) for n in range(4)]
+        moves = [TransitionRow(kind=0, seq=first + n, entity=f"e{n}", at=first + n) for n in (0, 2)]
+        return events, moves, True
+
+    kinds, moves = [("rm", "AType", "A", "handled")], [("RMApp", "NEW", "START", "RUNNING", True)]
+    return write_segments(folder, [[frame] * 5] * 3, kinds, moves)
 
 
 def _frames(journal: Path) -> list[Frame]:
@@ -72,21 +62,14 @@ def _change(journal: Path, change: Callable[[bytearray, list[Frame]], bytes | by
     segment.write_bytes(data if changed is None else changed)
 
 
-def _flip_in_body(data: bytearray, frames: list[Frame]) -> None:
-    data[frames[3].end - 5] ^= 1
+def _flip(*places: tuple[int, int]) -> Callable[[Path], None]:
+    """Damages a byte at each place: the number of a frame, and an offset from its begin, or below 0 from its end."""
 
+    def damage(data: bytearray, frames: list[Frame]) -> None:
+        for number, offset in places:
+            data[(frames[number].end if offset < 0 else frames[number].offset) + offset] ^= 1
 
-def _flip_in_header(data: bytearray, frames: list[Frame]) -> None:
-    data[frames[3].offset + 20] ^= 1
-
-
-def _flip_in_two_headers(data: bytearray, frames: list[Frame]) -> None:
-    data[frames[2].offset + 20] ^= 1
-    data[frames[4].offset + 20] ^= 1
-
-
-def _flip_in_footer(data: bytearray, frames: list[Frame]) -> None:
-    data[frames[6].end - 5] ^= 1
+    return lambda journal: _change(journal, damage)
 
 
 def _zero(data: bytearray, frames: list[Frame]) -> None:
@@ -111,31 +94,15 @@ def _write_foreign(journal: Path) -> None:
 
 SECOND, FOURTH = "segment-00000002.journal", "segment-00000004.journal"
 KINDS: Final = (
-    Kind("flipped in a body", lambda journal: _change(journal, _flip_in_body), [Lost(SECOND, True, 4, 2)], 4, 2),
-    Kind("flipped in a header", lambda journal: _change(journal, _flip_in_header), [Lost(SECOND, True, 4, 2)], 4, 2),
-    Kind(
-        "flipped in two headers",
-        lambda journal: _change(journal, _flip_in_two_headers),
-        [Lost(SECOND, True, 4, None), Lost(SECOND, True, 4, None)],
-        8,
-        4,
-    ),
-    Kind("flipped in the footer", lambda journal: _change(journal, _flip_in_footer), [Lost(SECOND, True, 0, 0)]),
+    Kind("flipped in a body", _flip((3, -5)), [Lost(SECOND, True, 4, 2)], 4, 2),
+    Kind("flipped in a header", _flip((3, 20)), [Lost(SECOND, True, 4, 2)], 4, 2),
+    Kind("flipped in two headers", _flip((2, 20), (4, 20)), [Lost(SECOND, True, 4, None)] * 2, 8, 4),
+    Kind("flipped in the footer", _flip((6, -5)), [Lost(SECOND, True, 0, 0)]),
     Kind("zeroed", lambda journal: _change(journal, _zero), [Lost(SECOND, True, 8, 4)], 8, 4),
     Kind("a frame twice", lambda journal: _change(journal, _double), [Lost(SECOND, True, 0, 0)]),
-    Kind(
-        "cut in a frame",
-        lambda journal: _change(journal, _cut),
-        [Lost(SECOND, True, 8, None)],
-        8,
-        4,
-    ),
+    Kind("cut in a frame", lambda journal: _change(journal, _cut), [Lost(SECOND, True, 8, None)], 8, 4),
     Kind("cut between frames", lambda j: _change(j, _cut_between), [Lost(SECOND, False, 8, None)], 8, 4),
     Kind("missing", lambda journal: segment_path(journal, 2).unlink(), [Lost(SECOND, False, 20, None)], 20, 10),
-    Kind(
-        "no segment",
-        _write_foreign,
-        [Lost(FOURTH, False, 0, 0), Lost(FOURTH, True, None, None)],
-    ),
+    Kind("no segment", _write_foreign, [Lost(FOURTH, False, 0, 0), Lost(FOURTH, True, None, None)]),
     Kind("manifest", lambda j: j.joinpath("journal.json").unlink(), [Lost("journal.json", False, None, None)]),
 )

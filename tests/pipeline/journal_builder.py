@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from dispatcher.journal import EVENTS, TRANSITIONS
-from dispatcher.journal.format.columns import encode_rows
-from dispatcher.journal.format.schema import EventRow, Kind, Table, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile
 from dispatcher.journal.format.summary import Summary
 from pipeline.journal.arrow import arrow_schema
+
+from ..kit.segment_files import EventRow, Kind, Manifest, SegmentFile, Table, TransitionRow, encode_rows
 
 SECOND = 1_000_000_000
 

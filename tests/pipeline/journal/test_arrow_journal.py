@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,7 @@ from hypothesis import strategies as st
 from dispatcher import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from dispatcher.journal.conditions import Conditions
-from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.frames import ROWS, Header
-from dispatcher.journal.format.schema import EventRow, Row, Table, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
-from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.snapshot import summarize
 from pipeline.journal import Problem, read_batches
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
 from pipeline.journal.damage import all_problems, segment_problems
@@ -29,6 +25,17 @@ from pipeline.journal.scan import JournalPart, plan, scan
 from pipeline.journal.whole import look_at_whole
 
 from ...kit import EFFORT
+from ...kit.segment_files import (
+    EventRow,
+    Manifest,
+    Row,
+    Table,
+    TransitionRow,
+    encode_rows,
+    segment_path,
+    summarize,
+    write_segments,
+)
 
 pytestmark = pytest.mark.long
 
@@ -62,19 +69,13 @@ def frames(draw: st.DrawFn) -> tuple[list[Row], list[tuple[Any, ...]], bool]:
 
 def write(journal: Path, segments: list[Segment]) -> Path:
     """A journal of these segments."""
-    journal.mkdir(parents=True)
-    summary = Summary(1)
-    for number, of_segment in enumerate(segments, start=1):
-        segment = SegmentFile(journal, number, summary)
-        for events, moves, is_virtual in of_segment:
-            first = segment.summary.next_seq
-            rows = [TransitionRow(kind, first + place, *columns) for place, (kind, *columns) in enumerate(moves)]
-            segment.append_rows(encode_rows(events, rows, first, KINDS, MOVES, virtual=is_virtual))
-        segment.append_accepted(b"{}", 1, 5)
-        segment.close(sync=False, recover_from=number + 1)
-        summary = segment.summary
-    Manifest(1, len(segments), True).write(journal, sync=False)
-    return journal
+
+    def frame(events: list[Row], moves: list[tuple[Any, ...]], is_virtual: bool, first: int) -> Any:
+        rows = [TransitionRow(kind, first + place, *columns) for place, (kind, *columns) in enumerate(moves)]
+        return events, rows, is_virtual
+
+    made = [[partial(frame, *each) for each in segment] for segment in segments]
+    return write_segments(journal, made, KINDS, MOVES, accepted=b"{}")
 
 
 def event(number: int, *, at: int | None = None, kind: int = 0) -> Row:
@@ -115,64 +116,20 @@ def test_batches_have_the_rows_that_are_read_one_by_one(
         assert all(batch.validate(full=True) is None for batch in batches)
 
 
-def test_a_row_has_every_column_of_its_table(tmp_path: Path) -> None:
-    moves = [(1, "application_1", 7)]
-    row = EventRow(
-        kind=1,
-        entity="hällo",
-        payload='{"a":1}',
-        started_at=1000,
-        queue_ns=10,
-        handling_ns=20,
-        error="ValueError: ✗",
-        accepted_seq=3,
-        redelivered=True,
-    )
-    journal = write(tmp_path / "journal", [[([row], moves, False)]])
+def test_a_row_has_every_column_of_its_table_and_virtual_time_stands_still_meanwhile(tmp_path: Path) -> None:
+    times = {"started_at": 1000, "queue_ns": 10, "handling_ns": 20}
+    rare = {"entity": "hällo", "payload": '{"a":1}', "error": "ValueError: ✗", "accepted_seq": 3, "redelivered": True}
+    frame = [EventRow(kind=1, **times, **rare)], [(1, "application_1", 7)]
+    journal = write(tmp_path / "journal", [[(*frame, False)], [(*frame, True)]])
 
-    assert rows_of(read_batches(journal, EVENTS)) == [
-        {
-            "seq": 1,
-            "dispatcher": "nm",
-            "event_class": "BType",
-            "event_type": "ÄÖ",
-            "entity": "hällo",
-            "enqueued_at": 990,
-            "started_at": 1000,
-            "finished_at": 1020,
-            "queue_ns": 10,
-            "handling_ns": 20,
-            "outcome": "failed",
-            "error": "ValueError: ✗",
-            "payload": '{"a":1}',
-            "accepted_seq": 3,
-            "redelivered": True,
-        }
-    ]
-    assert rows_of(read_batches(journal, TRANSITIONS)) == [
-        {
-            "seq": 1,
-            "machine": "Döner",
-            "entity": "application_1",
-            "from_state": "NEW",
-            "event_type": "KILL",
-            "to_state": "NEW",
-            "at": 7,
-            "valid": False,
-        }
-    ]
+    real, virtual = rows_of(read_batches(journal, EVENTS))
+    move, _ = rows_of(read_batches(journal, TRANSITIONS))
 
-
-def test_virtual_time_stands_still_while_an_event_waits_and_is_handled(tmp_path: Path) -> None:
-    row = EventRow(kind=0, started_at=1000, queue_ns=10, handling_ns=20)
-    journal = write(tmp_path / "journal", [[([row], [], True), ([row], [], False)]])
-
-    [batch] = read_batches(journal, EVENTS, ["enqueued_at", "finished_at", "queue_ns", "handling_ns"])
-
-    assert batch.to_pylist() == [
-        {"enqueued_at": 1000, "finished_at": 1000, "queue_ns": 10, "handling_ns": 20},
-        {"enqueued_at": 990, "finished_at": 1020, "queue_ns": 10, "handling_ns": 20},
-    ]
+    kind = {"dispatcher": "nm", "event_class": "BType", "event_type": "ÄÖ", "outcome": "failed"}
+    assert real == {"seq": 1, "enqueued_at": 990, "finished_at": 1020, **times, **rare, **kind}
+    assert virtual == real | {"seq": 2, "enqueued_at": 1000, "finished_at": 1000}
+    states = {"from_state": "NEW", "event_type": "KILL", "to_state": "NEW"}
+    assert move == {"seq": 1, "machine": "Döner", "entity": "application_1", **states, "at": 7, "valid": False}
 
 
 def test_columns_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ pytest.importorskip("pyarrow")
 
 from dispatcher.journal import EVENTS, verify
 from dispatcher.journal.conditions import Conditions
-from dispatcher.journal.format.segments import segment_path
-from dispatcher.journal.snapshot import look_at, summarize
 from pipeline.journal import Problem, read_batches
 from pipeline.journal.damage import all_problems, total_lost
 from pipeline.journal.scan import divide, scan_together
 from pipeline.journal.whole import look_at_whole
 
+from ...kit.segment_files import Manifest, look_at, segment_path, summarize
 from .. import damaged_journals
 from ..damaged_journals import KINDS, Kind, Lost, write_sound_journal
 from .test_scan_together import WANTED
@@ -86,7 +85,7 @@ def test_a_torn_tail_of_an_open_segment_is_no_damage(journal: Path) -> None:
     last = segment_path(journal, 3)
     last.rename(journal / f".{last.name}.open")
     (journal / f".{last.name}.open").write_bytes((journal / f".{last.name}.open").read_bytes()[:-100])
-    damaged_journals.Manifest(1, 2).write(journal, sync=False)
+    Manifest(1, 2).write(journal, sync=False)
 
     assert list(all_problems(look_at_whole(journal))) == []
 

@@ -11,12 +11,12 @@ pytest.importorskip("pyarrow")
 
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS
 from dispatcher.journal.conditions import Conditions
-from dispatcher.journal.format.schema import Table
 from pipeline.journal import Problem, read_batches
 from pipeline.journal.damage import all_problems
 from pipeline.journal.scan import plan
 from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
 
+from ...kit.segment_files import Table
 from ...partitioned_journals import write_partitioned
 
 

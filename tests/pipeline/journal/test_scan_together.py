@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,11 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
-from dispatcher.journal.format.columns import encode_rows
-from dispatcher.journal.format.schema import EventRow, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
-from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.snapshot import look_at, summarize
 from pipeline.journal import Problem
 from pipeline.journal.arrow import arrow_schema
 from pipeline.journal.scan import JournalPart, divide, scan_together
+
+from ...kit.segment_files import EventRow, TransitionRow, look_at, segment_path, summarize, write_segments
 
 KINDS = [("rm", "AType", "A", "handled"), ("nm", "AType", "A", "failed"), ("rm", "BType", "B", "handled")]
 MOVES = [("RMApp", "NEW", "START", "RUNNING", True), ("RMApp", "NEW", "KILL", "NEW", False)]
@@ -28,20 +26,13 @@ WANTED = [(table, arrow_schema(table)) for table in TABLES]
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     """Three segments of nine frames of seven events, some of which make a transition."""
-    folder = tmp_path / "journal"
-    folder.mkdir()
-    summary = Summary(1)
-    for number in (1, 2, 3):
-        segment = SegmentFile(folder, number, summary)
-        for frame in range(9):
-            first = segment.summary.next_seq
-            events = [EventRow(kind=(frame + n) % 3, entity=f"e{n}", started_at=first + n) for n in range(7)]
-            moves = [TransitionRow(kind=n % 2, seq=first + n, entity=f"e{n}", at=first + n) for n in range(frame % 3)]
-            segment.append_rows(encode_rows(events, moves, first, KINDS, MOVES, virtual=True))
-        segment.close(sync=False, recover_from=number + 1)
-        summary = segment.summary
-    Manifest(1, 3, closed=True).write(folder, sync=False)
-    return folder
+
+    def frame(number: int, first: int) -> tuple[list[EventRow], list[TransitionRow], bool]:
+        events = [EventRow(kind=(number + n) % 3, entity=f"e{n}", started_at=first + n) for n in range(7)]
+        moves = [TransitionRow(kind=n % 2, seq=first + n, entity=f"e{n}", at=first + n) for n in range(number % 3)]
+        return events, moves, True
+
+    return write_segments(tmp_path / "journal", [[partial(frame, number) for number in range(9)]] * 3, KINDS, MOVES)
 
 
 def rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:

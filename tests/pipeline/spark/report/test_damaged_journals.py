@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,6 @@ import typer
 from pyspark.sql import SparkSession
 
 from dispatcher import JournalError
-from dispatcher.journal.format.segments import segment_path
 from pipeline.cli import report_command as cli
 from pipeline.journal import Problem
 from pipeline.journal.damage import all_problems, in_order
@@ -24,16 +24,14 @@ from pipeline.spark.report.follow import follow_journal
 from pipeline.spark.source.journal import list_damage
 from pipeline.spark.source.journal_source import JournalSource
 
+from ....kit.segment_files import segment_path
 from ... import damaged_journals
 from ...damaged_journals import KINDS, Kind, write_sound_journal
 
 Rows: TypeAlias = Iterator[pa.RecordBatch]
-QUICK, SLOW = KINDS[:1], KINDS[1:]
-KIND = pytest.mark.parametrize(
-    "kind",
-    [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)],
-    ids=[kind.name for kind in KINDS],
-)
+EACH = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+PAIRS = [pytest.param(*KINDS[:2]), *(pytest.param(*KINDS[at : at + 2], marks=pytest.mark.slow) for at in (2, 4, 6, 8))]
+PAIRS += [pytest.param(KINDS[10], KINDS[0], marks=pytest.mark.slow)]
 
 
 @pytest.fixture
@@ -45,25 +43,29 @@ def problems_in(journal: Path) -> list[Problem]:
     return in_order(all_problems(look_at_whole(journal)))
 
 
-@KIND
+@pytest.mark.parametrize(("kind", "before"), PAIRS, ids=lambda kind: kind.name)
 def test_the_report_its_page_and_the_one_compared_with_list_all_damage(
-    journal: Path, kind: Kind, spark: SparkSession, tmp_path: Path
+    journal: Path, kind: Kind, before: Kind, spark: SparkSession, tmp_path: Path
 ) -> None:
     """One flipped byte: the page said "no damage", and showed 195,904 of 200,000 events as all."""
+    other = write_sound_journal(tmp_path / "other")
     kind.damage(journal)
+    before.damage(other)
 
-    report = write_report(spark, journal, tmp_path / "report", compare=journal)
+    report = write_report(spark, journal, tmp_path / "report", compare=other)
 
-    assert report.damage == report.damage_before == tuple(problems_in(journal))
+    assert report.damage == tuple(problems_in(journal))
+    assert report.damage_before == tuple(problems_in(other))
     assert (report.events, report.transitions) == (
         damaged_journals.EVENTS - kind.events,
         damaged_journals.TRANSITIONS - kind.transitions,
     )
     page = html.unescape(report.page.read_text(encoding="utf-8"))
-    assert [page.count(f"<li>{problem}</li>") for problem in report.damage] == [2] * len(report.damage)
+    expected = Counter([*report.damage, *report.damage_before])
+    assert {problem: page.count(f"<li>{problem}</li>") for problem in expected} == expected
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+@EACH
 def test_the_source_skips_the_same_damage_and_logs_it_or_fails_on_it(
     journal: Path, kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:

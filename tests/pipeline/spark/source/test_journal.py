@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 
 from dispatcher import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
-from dispatcher.journal.format.segments import Manifest, segment_path
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.spark import journal_damage, journal_failure, read_journal
 from pipeline.spark.source import journal as journal_module
 from pipeline.spark.source.journal import table_schema
+
+from ....kit.segment_files import Manifest, segment_path
 
 EVENT_SCHEMA = (
     "seq long, dispatcher string, event_class string, event_type string, entity string, enqueued_at long, "
@@ -79,14 +80,13 @@ def test_files_that_are_no_closed_segments_are_not_read(journal: Any) -> None:
     assert journal.read().events.count() == 1
 
 
-def test_a_table_without_rows_is_empty(journal: Any, assert_table: Any) -> None:
+def test_a_table_without_rows_and_a_journal_without_a_closed_segment_are_empty(
+    journal: Any, spark: SparkSession, tmp_path: Path, assert_table: Any
+) -> None:
     journal.event(1, "AType", "A")
 
     assert_table(journal.read().transitions, TRANSITION_SCHEMA, [])
-
-
-def test_a_journal_without_a_closed_segment_has_empty_tables(journal: Any, assert_table: Any) -> None:
-    assert_table(journal.read().events.select(EVENT_COLUMNS), EVENT_SCHEMA, [])
+    assert_table(type(journal)(tmp_path / "none", spark).read().events.select(EVENT_COLUMNS), EVENT_SCHEMA, [])
 
 
 def test_a_folder_without_a_journal_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_folder_without_a_journal_is_refused_in_one_line(spark: SparkSession, 
     assert "\n" not in str(raised.value)
 
 
-def test_a_relative_path_is_looked_up_in_the_current_folder(
+def test_a_relative_path_is_looked_up_in_the_current_folder_and_a_uri_of_a_file_is_a_path(
     journal: Any, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers are somewhere else."""
@@ -104,11 +104,6 @@ def test_a_relative_path_is_looked_up_in_the_current_folder(
     monkeypatch.chdir(journal.path.parent)
 
     assert read_journal(spark, "journal").events.count() == 1
-
-
-def test_a_uri_of_a_file_is_a_path(journal: Any, spark: SparkSession) -> None:
-    journal.event(1, "AType", "A")
-
     assert read_journal(spark, journal.path.as_uri()).events.count() == 1
 
 
@@ -157,15 +152,12 @@ def damaged(journal: Any) -> Path:
     return path
 
 
-def test_damaged_frames_are_skipped_and_the_others_are_read(damaged: Path, spark: SparkSession) -> None:
-    found = read_journal(spark, damaged).events.collect()
-
-    assert sorted(row.seq for row in found) == [1, 12]
-
-
-def test_with_and_without_spark_every_byte_is_checked(damaged: Path, spark: SparkSession) -> None:
+def test_damaged_frames_are_skipped_and_every_byte_is_checked_with_and_without_spark(
+    damaged: Path, spark: SparkSession
+) -> None:
     lines = journal_damage(damaged, spark=spark)
 
+    assert sorted(row.seq for row in read_journal(spark, damaged).events.collect()) == [1, 12]
     assert lines == journal_damage(damaged)
     assert lines[0].startswith("segment-00000002.journal: ")
     assert lines[0].endswith(" hold no intact frame; 1 event and 0 transitions lost")
@@ -184,21 +176,18 @@ def test_a_sound_journal_has_no_damage(journal: Any, spark: SparkSession) -> Non
     assert journal_damage(journal.path, spark=spark) == []
 
 
-def test_fail_fast_fails_a_job_that_meets_damage_and_says_where_in_one_line(damaged: Path, spark: SparkSession) -> None:
-    Manifest(1, 2, True).write(damaged, sync=False)
+@pytest.mark.parametrize(
+    ("segments", "said"),
+    [(2, "damaged journal: segment-00000002.journal: "), (3, "damaged journal: segment-00000003.journal: is missing")],
+    ids=["a damaged frame fails the job that meets it", "a missing segment fails before any task"],
+)
+def test_fail_fast_says_where_in_one_line(damaged: Path, spark: SparkSession, segments: int, said: str) -> None:
+    Manifest(1, segments, True).write(damaged, sync=False)
 
     with pytest.raises(PySparkException) as raised:
         read_journal(spark, damaged, mode="FAILFAST").events.collect()
 
-    failure = journal_failure(raised.value)
-    assert failure is not None
-    assert failure.startswith(f"{damaged}: damaged journal: segment-00000002.journal: ")
+    failure = journal_failure(raised.value) or ""
+    assert failure.startswith(f"{damaged}: {said}")
     assert failure.endswith(f"See: dispatcher journal verify {damaged}")
     assert "\n" not in failure
-
-
-def test_fail_fast_fails_before_any_task_where_a_segment_is_missing(damaged: Path, spark: SparkSession) -> None:
-    with pytest.raises(PySparkException) as raised:
-        read_journal(spark, damaged, mode="FAILFAST").events.collect()
-
-    assert "segment-00000003.journal: is missing" in (journal_failure(raised.value) or "")

@@ -11,12 +11,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
-from dispatcher import DispatcherError, JournalError
+from dispatcher import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS
-from dispatcher.journal.format.segments import segment_path
 from pipeline.spark import journal_failure, read_journal, register_journal
 from pipeline.spark.source.journal_source import FORMAT, JournalSource
 from pipeline.spark.source.journal_source_reading import conditions_of
+
+from ....kit.segment_files import segment_path
 
 try:
     from pyspark.sql.datasource import (
@@ -202,13 +203,6 @@ def test_since_and_until_are_exact_and_skip_segments(spread: Path, spark: SparkS
     assert read_journal(spark, spread, until=11 * SECOND).events.count() == 1
 
 
-def test_a_value_that_is_not_a_time_is_refused(spread: Path) -> None:
-    asked = source(spread, since="yesterday")
-
-    with pytest.raises(JournalError, match=r"the option since is 'yesterday'; give it a time in Unix ns"):
-        asked.reader(asked.schema())
-
-
 # -- schemas and options -----------------------------------------------------------------------------------------------
 
 
@@ -237,36 +231,36 @@ def test_an_unknown_column_fails_before_any_task(spread: Path, spark: SparkSessi
         spark.read.format(FORMAT).option("table", "events").schema("seq long, sate string").load(str(spread)).collect()
 
     failure = journal_failure(raised.value)
-    assert failure is not None
     assert failure.startswith("the journal's table events has no column sate; it has seq, dispatcher, ")
 
 
-def test_a_column_of_another_type_is_refused(spread: Path) -> None:
-    with pytest.raises(
-        DispatcherError, match=r"events\.seq has the type bigint, not timestamp\. Read it with its own type"
-    ):
-        source(spread).reader(StructType().add("seq", "timestamp"))
-
-
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "door", "column", "said"),
     [
-        ({"table": "event"}, "the option table is 'event'; give it one of: events, transitions, damage"),
-        ({"mode": "DROPMALFORMED"}, "the option mode is 'DROPMALFORMED'; give it one of: PERMISSIVE, FAILFAST"),
-        ({"failOnDataLoss": "no"}, "the option failOnDataLoss is 'no'; give it one of: true, false"),
-        ({"maxSegmentsPerTrigger": "0"}, "the option maxSegmentsPerTrigger is '0'; give it a number from 1 on"),
-        ({"table": "damage"}, "the table damage cannot be streamed"),
-        ({"path": "s3://b/j"}, "^s3://b/j: "),
+        (
+            {"table": "event"},
+            "reader",
+            "seq long",
+            "option table is 'event'; give it one of: events, transitions, damage",
+        ),
+        ({"mode": "DROP"}, "streamReader", "seq long", "option mode is 'DROP'; give it one of: PERMISSIVE, FAILFAST"),
+        ({"failOnDataLoss": "no"}, "streamReader", "seq long", "failOnDataLoss is 'no'; give it one of: true, false"),
+        ({"maxSegmentsPerTrigger": "0"}, "streamReader", "seq long", "Trigger is '0'; give it a number from 1 on"),
+        ({"since": "yesterday"}, "reader", "seq long", "the option since is 'yesterday'; give it a time in Unix ns"),
+        ({"table": "damage"}, "streamReader", "problem string", "the table damage cannot be streamed"),
+        ({"path": "s3://b/j"}, "reader", "seq long", "^s3://b/j: "),
+        ({"path": None}, "reader", "seq long", "the path is missing"),
+        ({}, "reader", "seq timestamp", r"events\.seq has the type bigint, not timestamp\. Read it with its own type"),
     ],
 )
-def test_an_option_with_an_invalid_value_is_refused(tmp_path: Path, options: Any, said: str) -> None:
+def test_an_option_or_a_column_that_cannot_be_is_refused(
+    spread: Path, options: dict[str, str | None], door: str, column: str, said: str
+) -> None:
+    asked = {"path": str(spread), "table": "events", **options}
+    source = JournalSource(CaseInsensitiveDict({name: value for name, value in asked.items() if value is not None}))
+
     with pytest.raises(DispatcherError, match=said):
-        source(tmp_path, **options).streamReader(StructType().add("problem" if "damage" in said else "seq", "long"))
-
-
-def test_a_missing_path_is_refused() -> None:
-    with pytest.raises(DispatcherError, match="the path is missing"):
-        JournalSource(CaseInsensitiveDict({"table": "events"})).reader(StructType().add("seq", "long"))
+        getattr(source, door)(StructType().add(*column.split()))
 
 
 def test_registering_again_does_nothing(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,12 +16,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from dispatcher import JournalError, JournalWriter
-from dispatcher.journal.format.segments import LAST_NUMBER, Manifest, segment_path
 from pipeline.spark import journal_failure, read_journal, stream_journal
 from pipeline.spark.source.journal_source import JournalSource
 from pipeline.spark.source.journal_source_stream import JournalStreamReader
 
 from ....journal_rows import begin, end
+from ....kit.segment_files import LAST_NUMBER, Manifest, segment_path
 from ....partitioned_journals import write_partitioned
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="admission control needs Spark 4.2")
@@ -172,36 +172,30 @@ def test_a_segment_that_is_gone_before_it_was_read_is_an_error(growing: Growing)
         list(reader.read(partition))
 
 
-def test_without_fail_on_data_loss_a_lost_segment_is_logged_and_skipped(
-    growing: Growing, caplog: pytest.LogCaptureFixture
+REMOVED = "segment-0000000{}.journal: was removed by retention before it was read; skipped"
+MISSING = "segment-00000004.journal to segment-2147483647.journal: are missing; skipped"
+
+
+@pytest.mark.parametrize(
+    ("removed", "last", "found", "said"),
+    [
+        (2, 3, [5, 6], [REMOVED.format(1), REMOVED.format(2)]),
+        # The reader used to make a path for each of two billion segments.
+        (1, LAST_NUMBER, [3, 4, 5, 6], [REMOVED.format(1), MISSING]),
+    ],
+    ids=["segments that retention removed", "a manifest that ends at a huge number"],
+)
+def test_without_fail_on_data_loss_lost_segments_are_logged_and_skipped(
+    growing: Growing, caplog: pytest.LogCaptureFixture, removed: int, last: int, found: list[int], said: list[str]
 ) -> None:
     growing.grow(3)
-    growing.retire(2)
+    growing.retire(removed)
+    Manifest(removed + 1, last).write(growing.path, sync=False)
 
     with caplog.at_level(logging.WARNING):
-        found = seqs(stream_reader(growing.path, failOnDataLoss="false"), 0, 3)
+        assert seqs(stream_reader(growing.path, failOnDataLoss="false"), 0, last) == found
 
-    assert found == [5, 6]
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "segment-00000001.journal: was removed by retention before it was read; skipped",
-        "segment-00000002.journal: was removed by retention before it was read; skipped",
-    ]
-
-
-def test_a_manifest_that_ends_at_a_huge_number_costs_a_line(growing: Growing, caplog: pytest.LogCaptureFixture) -> None:
-    """The reader used to make a path for each of two billion segments."""
-    growing.grow(3)
-    growing.retire(1)
-    Manifest(2, LAST_NUMBER).write(growing.path, sync=False)
-
-    with caplog.at_level(logging.WARNING):
-        found = seqs(stream_reader(growing.path, failOnDataLoss="false"), 0, LAST_NUMBER)
-
-    assert found == [3, 4, 5, 6]
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "segment-00000001.journal: was removed by retention before it was read; skipped",
-        "segment-00000004.journal to segment-2147483647.journal: are missing; skipped",
-    ]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == said
 
 
 def test_many_segments_that_retention_has_removed_cost_a_line(growing: Growing) -> None:
@@ -274,13 +268,8 @@ def test_a_restarted_query_goes_on_where_it_stopped(growing: Growing, spark: Spa
 
 
 def test_a_stream_waits_for_its_journal(growing: Growing, spark: SparkSession) -> None:
-    query = (
-        stream_journal(spark, growing.path)
-        .events.writeStream.format("memory")
-        .queryName("waiting")
-        .trigger(processingTime="0 seconds")
-        .start()
-    )
+    writer = stream_journal(spark, growing.path).events.writeStream.format("memory").queryName("waiting")
+    query = writer.trigger(processingTime="0 seconds").start()
     try:
         query.processAllAvailable()
         assert spark.table("waiting").count() == 0

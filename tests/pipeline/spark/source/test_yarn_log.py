@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.cli import yarn_log
 from pipeline.journal.arrow import arrow_schema
-from pipeline.spark import conformance, read_yarn_log, write_report
+from pipeline.spark import conformance, read_yarn_log
 from pipeline.spark.source.journal import JournalTables
 from pipeline.spark.source.yarn_log import YarnLogTables, declared_for, not_in_table
 from pipeline.yarnlog.clock import YarnLogError
@@ -23,7 +23,6 @@ from ...report.tables.at_hand import Tables, of_parts
 
 AssertTable = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
 
-LOGHUB = Path(__file__).resolve().parents[4].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
 # 2021-11-23 10:06:36.708 UTC
 AT = 1_637_661_996_708_000_000
 AHEAD = "2021-11-23 10:06:36,708"
@@ -70,12 +69,8 @@ def test_each_line_belongs_to_one_event_or_is_unparsed(
     counted = [(row.file, row.line, row.line_count) for row in tables.events.orderBy("seq").collect()]
 
     rm, nm = str(folder / "1-rm.log"), str(folder / "2-nm.log")
-    assert counted == [
-        *[(rm, line, 1) for line in (2, 3, 4, 5)],
-        (rm, 6, 3),
-        *[(rm, line, 1) for line in (9, 10, 11, 12)],
-        (nm, 1, 2),
-    ]
+    lines = [*((rm, line, 1) for line in (2, 3, 4, 5)), (rm, 6, 3), *((rm, line, 1) for line in (9, 10, 11, 12))]
+    assert counted == [*lines, (nm, 1, 2)]
     assert_table(
         tables.unparsed,
         "seq long, file string, line long, text string",
@@ -90,22 +85,14 @@ def test_events_have_the_columns_of_the_journal_and_more(tables: YarnLogTables, 
 
     moved, refused = (tables.events.where(f"seq = {seq}").first() for seq in (FILE_2 + 1, 6))
 
-    assert moved is not None
-    assert moved.asDict() == dict.fromkeys(EVENTS.names) | {
+    assert {name: value for name, value in moved.asDict().items() if value is not None} == {
         "seq": FILE_2 + 1,
         "dispatcher": "2-nm.log",
         "event_class": "ContainerEventType",
         "event_type": "",
         "entity": CONTAINER,
-        "enqueued_at": AT,
-        "started_at": AT,
-        "finished_at": AT,
-        "queue_ns": None,
-        "handling_ns": None,
+        **dict.fromkeys(("enqueued_at", "started_at", "finished_at"), AT),
         "outcome": "handled",
-        "error": None,
-        "payload": None,
-        "accepted_seq": None,
         "redelivered": False,
         "kind": "transition",
         "file": str(folder / "2-nm.log"),
@@ -116,7 +103,6 @@ def test_events_have_the_columns_of_the_journal_and_more(tables: YarnLogTables, 
         "line": 1,
         "line_count": 2,
     }
-    assert refused is not None
     assert (refused.event_class, refused.event_type, refused.entity) == ("RMNodeEventType", "START", None)
     assert (refused.outcome, refused.error) == ("failed", REFUSED)
     assert refused.text.endswith("\tat a.b(C.java:1)")
@@ -171,12 +157,8 @@ def test_queues_registrations_and_audit_lines_have_tables_of_their_own(
     [audit] = tables.audit.collect()
     assert audit[:5] == (5, AT, rm, 5, "a.RMAuditLogger")
     fields = {name: value for name, value in audit.asDict().items() if value is not None}
-    assert (fields["user"], fields["operation"], fields["target"], fields["result"]) == (
-        "ann",
-        "AM Allocated Container",
-        "Scheduler",
-        "SUCCESS",
-    )
+    said = {"user": "ann", "operation": "AM Allocated Container", "target": "Scheduler", "result": "SUCCESS"}
+    assert fields.items() >= said.items()
     assert "queuename" in tables.audit.columns
     assert "queuename" not in fields
 
@@ -185,23 +167,12 @@ def test_undeclared_transitions_are_listed_with_file_and_line(
     tables: YarnLogTables, folder: Path, assert_table: AssertTable
 ) -> None:
     rm = str(folder / "1-rm.log")
+    why = "RMApp: START does not lead from NEW to RUNNING, only to NEW_SAVING, SUBMITTED"
     assert_table(
         not_in_table(tables.transitions),
         "file string, line long, machine string, entity string, from_state string, event_type string, "
         "to_state string, violation string, at long",
-        [
-            (
-                rm,
-                3,
-                "RMApp",
-                "application_1_0001",
-                "NEW",
-                "START",
-                "RUNNING",
-                "RMApp: START does not lead from NEW to RUNNING, only to NEW_SAVING, SUBMITTED",
-                AT,
-            )
-        ],
+        [(rm, 3, "RMApp", "application_1_0001", "NEW", "START", "RUNNING", why, AT)],
     )
     checked = conformance(tables.transitions).orderBy("seq").collect()
     every = ["2.4", "2.7", "3"]
@@ -338,21 +309,6 @@ def test_applications_have_the_users_and_queues_of_the_audit_lines(spark: SparkS
     ]
 
 
-@pytest.mark.slow
-def test_the_report_on_an_excerpt_says_so(spark: SparkSession, tmp_path: Path) -> None:
-    log = tmp_path / "rm.log"
-    log.write_text(EXCERPT)
-    tables = read_yarn_log(spark, log).stored(spark, tmp_path / "log")
-    declared = declared_for(spark, tables.transitions)
-
-    written = write_report(spark, log, tmp_path / "report", declared=declared, tables=tables.journal)
-
-    waits = spark.read.parquet(str(written.tables / "waiting_by_queue")).orderBy("queue").collect()
-    assert [(row.queue, row.never_placed, row.begun_earlier) for row in waits] == [("root.a", 0, 1), ("root.b", 1, 0)]
-    assert "Begun earlier" in written.page.read_text()
-    assert "the journal begins later" in written.page.read_text()
-
-
 def test_a_missing_log_is_reported_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
     with pytest.raises(YarnLogError, match="no such file or folder"):
         read_yarn_log(spark, tmp_path / "none.log")
@@ -391,19 +347,3 @@ def test_a_log_is_read_over_connect(connect_mode: Any, folder: Path, tmp_path: P
 
     assert tables.unparsed.count() == 1
     assert [row.line for row in not_in_table(tables.transitions).collect()] == [3]
-
-
-def test_every_line_of_a_real_log_is_in_one_table_and_each_transition_is_checked(spark: SparkSession) -> None:
-    if not LOGHUB.is_file():
-        pytest.skip("no Hadoop log of loghub beside this checkout")
-    tables = read_yarn_log(spark, LOGHUB)
-
-    lines = [row.line for row in tables.events.select("line").union(tables.unparsed.select("line")).collect()]
-    checked = conformance(tables.transitions).collect()
-
-    assert sorted(lines) == list(range(1, 2001))
-    assert len(checked) == 67
-    assert [row.line for row in checked if row.violation is not None] == []
-    assert [(row.line, row.entity, row.releases) for row in checked if "3" not in row.releases] == [
-        (799, "attempt_1445144423722_0020_m_000003_0", ["2.0", "2.4", "2.7"])
-    ]
