@@ -26,97 +26,42 @@ def small_tables(name: str = "x", *, first_at: int = 0) -> Tables:
     times = {"queue": 10.0, "handling": 2000.0}
     return {
         "run_totals": [
-            {
-                "events": 4,
-                "failed_events": 2,
-                "transitions": 13,
-                "first_at": first_at,
-                "last_at": first_at + 100 * SECOND,
-            }
+            {"events": 4, "failed_events": 2, "transitions": 13}
+            | {"first_at": first_at, "last_at": first_at + 100 * SECOND}
         ],
         "applications_by_final_state": [{"final_state": f"FINISHED{name}", "is_final": True, "applications": 2}],
         "waiting_by_queue": [{"queue": f"q{name}", **waits}],
         "waiting_by_user": [{"queue": f"q{name}", "user": f"ann{name}", **waits}],
         "applications": [
-            {
-                "id": f"app{name}",
-                "name": f"job{name}",
-                "user": f"ann{name}",
-                "queue": f"q{name}",
-                "final_state": f"FINISHED{name}",
-                "submitted_at": first_at + 5 * SECOND,
-                "first_container_at": None,
-                "ended_at": None,
-                "wait_s": None,
-            }
+            {"id": f"app{name}", "name": f"job{name}", "user": f"ann{name}", "queue": f"q{name}"}
+            | {"final_state": f"FINISHED{name}", "submitted_at": first_at + 5 * SECOND}
+            | dict.fromkeys(("first_container_at", "ended_at", "wait_s"))
         ],
         "critical_paths": [
-            {
-                "application": f"app{name}",
-                "final_state": f"FINISHED{name}",
-                "total_s": 70.0,
-                "saving_s": 0.0,
-                "admission_s": 0.0,
-                "scheduling_s": 10.0,
-                "launching_s": 0.0,
-                "running_s": 60.0,
-                "finishing_s": 0.0,
-                "longest_phase": "running",
-            }
+            {"application": f"app{name}", "final_state": f"FINISHED{name}", "total_s": 70.0}
+            | dict.fromkeys(("saving_s", "admission_s", "launching_s", "finishing_s"), 0.0)
+            | {"scheduling_s": 10.0, "running_s": 60.0, "longest_phase": "running"}
         ],
         "application_timeline": [
-            {
-                "application": f"app{name}",
-                "seq": 1,
-                "state": f"RUNNING{name}",
-                "from_at": first_at + 5 * SECOND,
-                "to_at": None,
-            }
+            {"application": f"app{name}", "seq": 1, "state": f"RUNNING{name}"}
+            | {"from_at": first_at + 5 * SECOND, "to_at": None}
         ],
         "node_utilisation": [{"node": None, **shares}, {"node": f"n{name}", **shares}],
         "queue_utilisation": [{"queue": f"q{name}", **shares}],
         "containers_over_time": [{"node": None, **bucket, "containers": 3}],
         "node_peaks": [
-            {
-                "node": f"n{name}",
-                "rack": f"/r{name}",
-                "gpu_model": f"T4{name}",
-                "memory_mb": 1024,
-                "peak_memory_mb": 2048,
-                "vcores_milli": 1000,
-                "peak_vcores_milli": 1000,
-                "gpu_milli": 0,
-                "peak_gpu_milli": 0,
-                "peak_gpu_device_milli": 0,
-                "peak_containers": 2,
-                "oversubscribed": True,
-            }
+            {"node": f"n{name}", "rack": f"/r{name}", "gpu_model": f"T4{name}", "oversubscribed": True}
+            | {"memory_mb": 1024, "peak_memory_mb": 2048, "vcores_milli": 1000, "peak_vcores_milli": 1000}
+            | {"gpu_milli": 0, "peak_gpu_milli": 0, "peak_gpu_device_milli": 0, "peak_containers": 2}
         ],
         "failures": [
-            {
-                "subject": "event",
-                "result": "failed",
-                "from_state": None,
-                **event,
-                "error_class": f"ValueError{name}",
-                "count": 2,
-                "first_seq": 7,
-                "last_seq": 9,
-                "example_entity": f"app{name}",
-                "example_error": f"ValueError{name}",
-                "reason": f"why{name}",
-            }
+            {"subject": "event", "result": "failed", "from_state": None, **event, "error_class": f"ValueError{name}"}
+            | {"count": 2, "first_seq": 7, "last_seq": 9, "reason": f"why{name}"}
+            | {"example_entity": f"app{name}", "example_error": f"ValueError{name}"}
         ],
         "stuck_entities": [
-            {
-                "machine": f"RMApp{name}",
-                "entity": f"app{name}",
-                "state": f"SAVING{name}",
-                "from_at": first_at + 5 * SECOND,
-                "stay_s": 95.0,
-                "p99_s": 2.0,
-                "is_open": True,
-            }
+            {"machine": f"RMApp{name}", "entity": f"app{name}", "state": f"SAVING{name}"}
+            | {"from_at": first_at + 5 * SECOND, "stay_s": 95.0, "p99_s": 2.0, "is_open": True}
         ],
         "unknown_transitions": [{**kind, "count": 1, "valid": False, "declared": False}],
         "mined_graph": [
@@ -124,15 +69,8 @@ def small_tables(name: str = "x", *, first_at: int = 0) -> Tables:
             {**kind, "from_state": f"SAVING{name}", "to_state": "NEW", "count": 1, "valid": False, "declared": False},
         ],
         "time_in_state": [
-            {
-                "machine": f"RMApp{name}",
-                "state": f"SAVING{name}",
-                "count": 3,
-                "p50_s": 1.0,
-                "p95_s": 2.0,
-                "p99_s": 3.0,
-                "max_s": 4.0,
-            }
+            {"machine": f"RMApp{name}", "state": f"SAVING{name}", "count": 3}
+            | {"p50_s": 1.0, "p95_s": 2.0, "p99_s": 3.0, "max_s": 4.0}
         ],
         "events_by_type": [
             {
@@ -161,13 +99,7 @@ def small_tables(name: str = "x", *, first_at: int = 0) -> Tables:
             {"bucket": 1, "starts_at": first_at + SECOND, "arrivals": 0, "starts": 6, "depth": 0, "greatest_depth": 6},
         ],
         "comparison": [
-            {
-                "subject": f"queue q{name}",
-                "metric": "wait p95",
-                "unit": "s",
-                "before": 90.0,
-                "after": 45.0,
-                "change": -0.5,
-            }
+            {"subject": f"queue q{name}", "metric": "wait p95", "unit": "s"}
+            | {"before": 90.0, "after": 45.0, "change": -0.5}
         ],
     }
