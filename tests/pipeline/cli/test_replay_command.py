@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher.journal import verify
 
-from ...kit.commands import COMMAND, SAMPLE, TIMEOUT_S, read_until, run_here, start_command
+from ...kit.commands import COMMAND, SAMPLE, TIMEOUT_S, Ended, read_until, run_here, start_command
 
 pytestmark = pytest.mark.long
 
@@ -24,39 +24,58 @@ JOBS = """
 """
 
 
-def test_a_replay_accounts_for_all_applications_and_leaves_a_sound_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+BAD_ROW = '{"job.start.ms": -1, "job.queue.name": "q", "job.tasks": []}'
+TOO_LARGE = """
+{"job.start.ms": 0, "job.queue.name": "q", "am.memory-mb": 999999, "job.tasks":
+  [{"container.host": "/r/n", "duration.ms": 1}]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with configurations of queues."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.json").write_text(JOBS)
-
-    done = run_here("replay", "jobs.json", "--no-report")
-
-    assert (done.code, done.err) == (0, "")
-    lines = [line.split() for line in done.out.splitlines()]
-    assert ["Applications", "2"] in lines
-    assert ["FINISHED", "1"] in lines
-    assert ["FAILED", "1"] in lines
-    (run,) = (tmp_path / "runs").iterdir()
-    assert verify(run / "journal").problems == ()
-
-
-def test_derived_queues_are_told_in_a_line_and_refusals_with_their_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.json").write_text(JOBS)
     (tmp_path / "derived.yaml").write_text("scheduler: {kind: capacity}")
     (tmp_path / "other.yaml").write_text("scheduler: {kind: capacity, queues: [{name: other}]}")
+    return tmp_path
 
-    derived = run_here("replay", "jobs.json", "--config", "derived.yaml", "--no-report")
-    refused = run_here("replay", "jobs.json", "--config", "other.yaml", "--no-report", "--output", "o")
 
-    assert "No queues are configured; the capacity scheduler gets the workload's own: q\n" in derived.out
-    assert "FINISHED" in derived.out
-    assert "rejected" not in derived.out
-    assert "No queues" not in refused.out
-    assert "2 applications rejected: queue q does not exist; queues that accept applications: other\n" in refused.out
+def replayed(folder: Path, jobs: str, *args: str) -> Ended:
+    (folder / "jobs.json").write_text(jobs)
+    return run_here("replay", "jobs.json", "--no-report", *args)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "args", "said"),
+    [
+        (JOBS, [], ["Applications 2", "FINISHED 1", "FAILED 1"]),
+        (
+            JOBS,
+            ["--config", "derived.yaml"],
+            ["No queues are configured; the capacity scheduler gets the workload's own: q", "FINISHED 1"],
+        ),
+        (
+            JOBS,
+            ["--config", "other.yaml"],
+            ["2 applications rejected: queue q does not exist; queues that accept applications: other"],
+        ),
+        (JOBS + BAD_ROW, ["--skip-bad-rows"], ["1 bad rows skipped"]),
+        (TOO_LARGE, [], ["ACCEPTED 1", "waits for <memory:999999 MB, vCores:1>: no node could ever take it"]),
+    ],
+    ids=["plain", "derived queues", "refusals", "bad rows", "an application that no node can hold"],
+)
+def test_a_replay_tells_what_has_become_of_the_applications_and_leaves_a_sound_journal(
+    folder: Path, jobs: str, args: list[str], said: list[str]
+) -> None:
+    done = replayed(folder, jobs, *args)
+
+    text = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert [each for each in said if each not in text] == []
+    for notice, about in (("No queues are configured", "derived.yaml"), ("rejected", "other.yaml")):
+        assert (notice in text) == (about in args)
+    (run,) = (folder / "runs").iterdir()
+    assert verify(run / "journal").problems == ()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -86,63 +105,31 @@ def test_a_signal_during_a_replay_drains_and_closes_the_journal_whole(
     assert not (tmp_path / "out" / "report").exists()
 
 
-def test_a_truncated_workload_is_named_with_row_and_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.json").write_text(JOBS[:100])
-
-    done = run_here("replay", "jobs.json")
+def test_a_truncated_workload_is_named_with_row_and_column(folder: Path) -> None:
+    done = replayed(folder, JOBS[:100])
 
     assert done.code == 2
     assert done.err.startswith("dispatcher: jobs.json, row 3, column ")
     assert done.err.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
+    assert not (folder / "runs").exists()
 
 
-def test_bad_rows_are_skipped_and_counted_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.json").write_text(JOBS + '{"job.start.ms": -1, "job.queue.name": "q", "job.tasks": []}')
+def test_an_output_folder_with_a_journal_is_not_overwritten(folder: Path) -> None:
+    first = replayed(folder, JOBS, "--output", "out")
+    before = sorted((folder / "out").rglob("*.journal"))
 
-    done = run_here("replay", "jobs.json", "--skip-bad-rows", "--no-report")
+    second = replayed(folder, JOBS, "--output", "out")
 
-    assert done.code == 0, done.err
-    assert "1 bad rows skipped" in done.out
-
-
-def test_an_output_folder_with_a_journal_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.json").write_text(JOBS)
-    first = run_here("replay", "jobs.json", "--no-report", "--output", "out")
-    before = sorted((tmp_path / "out").rglob("*.journal"))
-
-    second = run_here("replay", "jobs.json", "--no-report", "--output", "out")
-
-    assert first.code == 0
-    assert second.code == 2
+    assert (first.code, second.code) == (0, 2)
     assert "holds a journal already; choose a new or an empty folder" in second.err
-    assert sorted((tmp_path / "out").rglob("*.journal")) == before
+    assert sorted((folder / "out").rglob("*.journal")) == before
 
 
-def test_an_application_that_no_node_can_hold_is_named_as_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    job = '{"job.start.ms": 0, "job.queue.name": "q", "am.memory-mb": 999999, "job.tasks": '
-    (tmp_path / "jobs.json").write_text(job + '[{"container.host": "/r/n", "duration.ms": 1}]}')
-
-    done = run_here("replay", "jobs.json", "--no-report")
-
-    assert done.code == 0
-    assert ["ACCEPTED", "1"] in [line.split() for line in done.out.splitlines()]
-    assert "waits for <memory:999999 MB, vCores:1>: no node could ever take it" in done.out
-
-
-def test_a_deadlock_is_told_once_with_what_holds_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_deadlock_is_told_once_with_what_holds_the_cluster(folder: Path) -> None:
     tasks = ", ".join(['{"container.host": "/r/n", "duration.ms": 9000, "container.memory": 1024}'] * 3)
     job = f'{{"job.start.ms": 0, "job.queue.name": "q", "am.memory-mb": 1024, "job.tasks": [{tasks}]}}\n'
-    (tmp_path / "jobs.json").write_text(job * 12)
 
-    done = run_here("replay", "jobs.json", "--no-report")
+    done = replayed(folder, job * 12)
 
     assert done.code == 0
     said = " ".join(done.out.split())

@@ -38,20 +38,13 @@ def test_a_sweep_prints_and_writes_its_comparison(jobs: Path, tmp_path: Path, co
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["1", "bad", "rows", "skipped"] in lines
-    assert [line[:3] for line in lines if line[:1] in (["fifo"], ["capacity"])] == [
-        ["fifo", "1.0", "1"],
-        ["fifo", "2.0", "2"],
-        ["capacity", "1.0", "1"],
-        ["capacity", "2.0", "2"],
-    ]
+    shown = [" ".join(line[:3]) for line in lines if line[:1] in (["fifo"], ["capacity"])]
+    assert shown == ["fifo 1.0 1", "fifo 2.0 2", "capacity 1.0 1", "capacity 2.0 2"]
     with (tmp_path / "out" / "sweep.csv").open() as text:
         rows = list(csv.DictReader(text))
-    assert [(row["number"], row["set scheduler"], row["set nodes"], row["nodes"]) for row in rows] == [
-        ("1", "fifo", "1.0", "1"),
-        ("2", "fifo", "2.0", "2"),
-        ("3", "capacity", "1.0", "1"),
-        ("4", "capacity", "2.0", "2"),
-    ]
+    names = "number", "set scheduler", "set nodes", "nodes"
+    found = [" ".join(row[name] for name in names) for row in rows]
+    assert found == ["1 fifo 1.0 1", "2 fifo 2.0 2", "3 capacity 1.0 1", "4 capacity 2.0 2"]
     assert {(row["finished"], row["failed"], row["error"]) for row in rows} == {("1", "1", "")}
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["sweep.csv", "sweep.html", "sweep.parquet"]
 
@@ -65,32 +58,22 @@ def test_a_mistake_is_one_line_and_exit_code_2(jobs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("workload", "settings", "output", "problem"),
     [
-        ([], "nothing to compare"),
-        (["scheduler=lifo"], "'lifo' is not allowed"),
-        (["nodes=0"], "found 0, expected factors"),
-        (["color=red"], "unknown key color"),
+        (JOBS, [], "out", "nothing to compare"),
+        (JOBS, ["scheduler=lifo"], "out", "'lifo' is not allowed"),
+        (JOBS, ["nodes=0"], "out", "found 0, expected factors"),
+        (JOBS, ["color=red"], "out", "unknown key color"),
+        (JOBS + BAD_JOB, ["nodes=1.0"], "out", r"jobs\.json, row 6"),
+        (JOBS, ["nodes=1.0"], "jobs.json", r"jobs\.json: the sweep cannot be written here \(.*Name another folder"),
     ],
 )
-def test_a_mistake_in_the_settings_is_reported_before_anything_is_written(
-    jobs: Path, tmp_path: Path, settings: list[str], problem: str
+def test_a_mistake_is_reported_before_anything_is_written(
+    jobs: Path, workload: str, settings: list[str], output: str, problem: str
 ) -> None:
+    jobs.write_text(workload)
+
     with pytest.raises(DispatcherError, match=problem):
-        sweep(jobs, settings, tmp_path / "out")
+        sweep(jobs, settings, jobs.parent / output)
 
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_bad_workload_is_reported_before_anything_is_written(jobs: Path, tmp_path: Path) -> None:
-    jobs.write_text(JOBS + BAD_JOB)
-
-    with pytest.raises(DispatcherError, match=r"jobs\.json, row 6"):
-        sweep(jobs, ["nodes=1.0"], tmp_path / "out")
-
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unwritable_output_is_reported_before_anything_runs(jobs: Path, tmp_path: Path) -> None:
-    with pytest.raises(DispatcherError, match=r"jobs\.json: the sweep cannot be written here \(.*Name another folder"):
-        sweep(jobs, ["nodes=1.0"], jobs)
+    assert [each.name for each in jobs.parent.iterdir()] == ["jobs.json"]

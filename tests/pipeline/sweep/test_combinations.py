@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from dispatcher import ConfigError
@@ -9,7 +7,9 @@ from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import Replay, Resource, ResourceManagerConfig
 from statemachines.simulation.queues import derived_queues
-from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
+from statemachines.simulation.workload import NodeSpec, Workload
+
+from .small import application
 
 SIZE = Resource(1024, 1000)
 
@@ -18,7 +18,7 @@ def combined(workload: Workload, *settings: str, config: ResourceManagerConfig |
     return list(combine(workload, parse_settings(settings), config))
 
 
-def workload_of_queues(application: Callable[..., ApplicationSpec], *queues: str) -> Workload:
+def workload_of_queues(*queues: str) -> Workload:
     nodes = tuple(NodeSpec(f"n{i}", SIZE) for i in range(4))
     return Workload("w", nodes, tuple(application(f"{i}", 0, 1, SIZE, queue=name) for i, name in enumerate(queues)))
 
@@ -80,8 +80,8 @@ def test_a_key_below_a_value_of_the_configuration_is_refused(two_in_a_row: Workl
         combined(two_in_a_row, "scheduler.queues.a=1", config=config)
 
 
-def test_values_that_come_to_the_same_run_are_refused(application: Callable[..., ApplicationSpec]) -> None:
-    workload = workload_of_queues(application, "a")
+def test_values_that_come_to_the_same_run_are_refused() -> None:
+    workload = workload_of_queues("a")
 
     with pytest.raises(ConfigError, match=r"nodes=0\.5 and nodes=0\.51 give the same run; leave one of them out"):
         combined(workload, "nodes=0.5,0.51")
@@ -89,22 +89,22 @@ def test_values_that_come_to_the_same_run_are_refused(application: Callable[...,
         combined(workload, "load=2,2.0")
 
 
-def test_a_factor_that_makes_millions_of_nodes_is_refused(application: Callable[..., ApplicationSpec]) -> None:
+def test_a_factor_that_makes_millions_of_nodes_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"4,000,000 nodes; give up to 1,000,000"):
-        combined(workload_of_queues(application, "a"), "nodes=1000000.0")
+        combined(workload_of_queues("a"), "nodes=1000000.0")
 
 
-def test_the_capacity_scheduler_gets_the_queues_of_the_workload(application: Callable[..., ApplicationSpec]) -> None:
-    [found] = combined(workload_of_queues(application, "a", "a", "a", "b"), "scheduler=capacity")
+def test_the_capacity_scheduler_gets_the_queues_of_the_workload() -> None:
+    [found] = combined(workload_of_queues("a", "a", "a", "b"), "scheduler=capacity")
 
     # Half in equal parts (25 each), half by applications (37.5 and 12.5).
     assert [(queue.name, queue.capacity) for queue in found.config.scheduler.queues] == [("a", 62.5), ("b", 37.5)]
     assert found.config.scheduler.maximum_am_resource_percent == 100
 
 
-def test_a_replay_and_a_sweep_derive_the_same_queues(application: Callable[..., ApplicationSpec]) -> None:
+def test_a_replay_and_a_sweep_derive_the_same_queues() -> None:
     """A replay gave the capacity scheduler one queue named default, and all applications of other queues failed."""
-    workload = workload_of_queues(application, "a", "root.x.b", "x.c", "a")
+    workload = workload_of_queues("a", "root.x.b", "x.c", "a")
     config = ResourceManagerConfig.model_validate({"scheduler": {"kind": "capacity"}, "metrics": {"enabled": False}})
 
     [of_sweep] = combined(workload, "scheduler=capacity")
@@ -163,18 +163,16 @@ def test_the_queues_of_the_configuration_may_be_for_one_of_two_schedulers(two_qu
     assert kinds == ["fifo", "capacity"]
 
 
-def test_queue_names_with_dots_are_paths(application: Callable[..., ApplicationSpec]) -> None:
-    queues = derived_queues(workload_of_queues(application, "root.x.a", "root.x.b", "c", "x.a"))
+def test_queue_names_with_dots_are_paths() -> None:
+    queues = derived_queues(workload_of_queues("root.x.a", "root.x.b", "c", "x.a"))
 
     assert [(queue.name, queue.capacity) for queue in queues] == [("x", 62.5), ("c", 37.5)]
     assert [queue.name for queue in queues[0].queues] == ["a", "b"]
 
 
 @pytest.mark.parametrize("names", [("a", "a.b"), ("a.b", "a"), ("a b",), ("a.",), ("a..b",)])
-def test_queue_names_that_make_no_tree_are_refused(
-    application: Callable[..., ApplicationSpec], names: tuple[str, ...]
-) -> None:
+def test_queue_names_that_make_no_tree_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(
         ConfigError, match=r"is not valid for the capacity scheduler: .*set scheduler\.queues in the file"
     ):
-        combined(workload_of_queues(application, *names), "scheduler=capacity")
+        combined(workload_of_queues(*names), "scheduler=capacity")

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from pipeline.sweep.combinations import Combination, combine
-from pipeline.sweep.outcome import SweepOutcome, percentile_s, run, run_all, run_row
+from pipeline.sweep.outcome import percentile_s, run, run_all, run_row
 from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 from statemachines.simulation.workload import Outcome as End
+
+from ...kit.tables import paired
+from .small import application
 
 
 def only(workload: Workload, *settings: str) -> Combination:
@@ -21,122 +23,86 @@ def only(workload: Workload, *settings: str) -> Combination:
 def test_figures_of_two_applications_in_a_row(two_in_a_row: Workload) -> None:
     found = run(two_in_a_row, only(two_in_a_row))
 
-    assert found == SweepOutcome(
-        applications=2,
-        finished=2,
-        failed=0,
-        killed=0,
-        unfinished=0,
-        never_placed=0,
-        wait_mean_s=3.0,
-        wait_p50_s=3.0,
-        wait_p95_s=5.7,
-        wait_max_s=6.0,
-        container_wait_mean_s=3.0,
-        container_wait_p50_s=3.0,
-        container_wait_p95_s=5.7,
-        container_wait_max_s=6.0,
-        turnaround_mean_s=13.0,
-        turnaround_p50_s=13.0,
-        turnaround_p95_s=15.7,
-        turnaround_max_s=16.0,
-        makespan_s=20.0,
-        memory_used=0.75,  # half of the node for one half of the time, then all of it
-        vcores_used=0.375,
-        gpus_used=None,
-        containers=2,
-        events=found.events,
-        failed_events=0,
-        wall_s=found.wall_s,
-    )
+    none = dict.fromkeys(("failed", "killed", "unfinished", "never_placed", "failed_events"), 0)
+    waits = {"mean_s": 3.0, "p50_s": 3.0, "p95_s": 5.7, "max_s": 6.0}
+    assert asdict(found) == {
+        "applications": 2,
+        "finished": 2,
+        "containers": 2,
+        "makespan_s": 20.0,
+        **none,
+        **{f"wait_{name}": value for name, value in waits.items()},
+        **{f"container_wait_{name}": value for name, value in waits.items()},
+        **{f"turnaround_{name}": value + 10 for name, value in waits.items()},
+        "memory_used": 0.75,  # half of the node for one half of the time, then all of it
+        "vcores_used": 0.375,
+        "gpus_used": None,
+        "events": found.events,
+        "wall_s": found.wall_s,
+    }
     assert found.events > 0
     assert found.wall_s > 0
 
 
-def test_no_application_waits_on_twice_the_nodes(two_in_a_row: Workload) -> None:
-    found = run(two_in_a_row, only(two_in_a_row, "nodes=2.0"))
-
-    assert (found.wait_max_s, found.makespan_s) == (0.0, 14.0)
-    assert found.memory_used == pytest.approx((1024 * 10 + 2048 * 10) / (4096 * 14))
-
-
-def test_twice_the_load_lets_the_second_wait_longer(two_in_a_row: Workload) -> None:
-    found = run(two_in_a_row, only(two_in_a_row, "load=2"))
-
-    assert (found.wait_max_s, found.makespan_s) == (8.0, 20.0)
+SIZE, LARGE, BEYOND = Resource(1024, 1000), Resource(3072, 1000), Resource(9999, 1000)
+HALF_A_GPU = Resource(1024, 1000, gpus=1, gpu_milli=500)
+ROOM = NodeSpec("n", Resource(4096, 4000, gpus=2))
+KILLED = application("is killed", 0, 60, SIZE, kill_ms=5000)
+FAILS = application("fails", 0, 2, SIZE, outcome=End.FAILED, max_attempts=1)
+WAITS = application("waits", 0, 2, BEYOND), application("waits until it is killed", 0, 2, BEYOND, kill_ms=6000)
 
 
-def test_containers_that_a_master_asks_for_are_counted_and_take_room(
-    application: Callable[..., ApplicationSpec],
-) -> None:
-    size = Resource(1024, 1000)
-    one = application("a", 0, 1, size, containers=(ContainerSpec(size, 8000), ContainerSpec(size, 8000)))
-    workload = Workload("w", (NodeSpec("n", Resource(4096, 4000)),), (one,))
-
-    found = run(workload, only(workload))
-
-    # The master registers after a second, has both for eight, and ends with the last.
-    assert (found.containers, found.wait_max_s, found.makespan_s) == (3, 0.0, 9.0)
-    assert found.memory_used == pytest.approx((1024 * 9 + 2 * 1024 * 8) / (4096 * 9))
+def with_two(size: Resource) -> ApplicationSpec:
+    """The master registers after a second, and asks for two containers of 8 s."""
+    return application("a", 0, 1, SIZE, containers=(ContainerSpec(size, 8000), ContainerSpec(size, 8000)))
 
 
-def test_containers_that_wait_show_beside_a_master_that_did_not(application: Callable[..., ApplicationSpec]) -> None:
-    """The wait of the application ends with its master, whatever its containers wait for afterwards."""
-    size, large = Resource(1024, 1000), Resource(3072, 1000)
-    one = application("a", 0, 1, size, containers=(ContainerSpec(large, 8000), ContainerSpec(large, 8000)))
-    workload = Workload("w", (NodeSpec("n", Resource(4096, 4000)),), (one,))
-
-    found = run(workload, only(workload))
-
-    # Both are asked for after a second, and the second one has room when the first one has ended.
-    assert (found.wait_max_s, found.container_wait_p50_s, found.container_wait_max_s) == (0.0, 0.0, 8.0)
-    assert (found.turnaround_mean_s, found.turnaround_max_s, found.makespan_s) == (17.0, 17.0, 17.0)
-
-
-def test_only_finished_applications_have_a_turnaround(application: Callable[..., ApplicationSpec]) -> None:
-    size = Resource(1024, 1000)
-    applications = application("finishes", 0, 9, size), application("is killed", 0, 60, size, kill_ms=5000)
-    workload = Workload("w", (NodeSpec("n", Resource(4096, 4000)),), applications)
-
-    found = run(workload, only(workload))
-
-    assert (found.turnaround_mean_s, found.turnaround_p50_s, found.turnaround_max_s) == (9.0, 9.0, 9.0)
-
-
-def test_shares_of_gpus_count_as_such(application: Callable[..., ApplicationSpec]) -> None:
-    half = Resource(1024, 1000, gpus=1, gpu_milli=500)
-    workload = Workload("w", (NodeSpec("n", Resource(4096, 4000, gpus=2)),), (application("a", 0, 10, half),))
-
-    assert run(workload, only(workload)).gpus_used == 0.25
-
-
-def test_final_states_are_counted_apart_and_an_application_that_never_fits_is_unfinished_and_never_placed(
-    application: Callable[..., ApplicationSpec],
-) -> None:
-    size, too_large = Resource(1024, 1000), Resource(9999, 1000)
-    applications = (
-        application("finishes", 0, 2, size),
-        application("fails", 0, 2, size, outcome=End.FAILED, max_attempts=1),
-        application("is killed", 0, 60, size, kill_ms=5000),
-        application("waits until it is killed", 0, 2, too_large, kill_ms=6000),
-        application("waits for ever", 0, 2, too_large),
-    )
-    workload = Workload("w", (NodeSpec("n", Resource(4096, 4000)),), applications)
-
-    found = run(workload, only(workload))
-
-    assert (found.finished, found.failed, found.killed, found.unfinished) == (1, 1, 2, 1)
-    assert (found.never_placed, found.containers, found.makespan_s) == (2, 3, 6.0)
+WORKLOADS = {
+    "two": [application("first", 0, 10, SIZE), application("second", 4, 10, Resource(2048, 2000))],
+    "containers": [with_two(SIZE)],
+    "large containers": [with_two(LARGE)],
+    "killed": [application("finishes", 0, 9, SIZE), KILLED],
+    "GPU": [application("a", 0, 10, HALF_A_GPU)],
+    "all ends": [application("finishes", 0, 2, SIZE), FAILS, KILLED, *WAITS],
+    "none": WAITS[:1],
+}
+FIGURES = """
+# nobody waits on twice the nodes, and longer under twice the load
+two, nodes=2.0
+    wait_max_s=0 makespan_s=14 memory_used=0.535714
+two, load=2
+    wait_max_s=8 makespan_s=20
+# containers that a master asks for are counted and take room
+containers, scheduler=fifo
+    containers=3 wait_max_s=0 makespan_s=9 memory_used=0.694444
+# the wait of the application ends with its master, whatever its containers wait for afterwards
+large containers, scheduler=fifo
+    wait_max_s=0 container_wait_p50_s=0 container_wait_max_s=8 turnaround_mean_s=17 turnaround_max_s=17 makespan_s=17
+# only finished applications have a turnaround
+killed, scheduler=fifo
+    turnaround_mean_s=9 turnaround_p50_s=9 turnaround_max_s=9
+# shares of GPUs count as such
+GPU, scheduler=fifo
+    gpus_used=0.25
+# an application that never fits is unfinished, and never placed
+all ends, scheduler=fifo
+    finished=1 failed=1 killed=2 unfinished=1 never_placed=2 containers=3 makespan_s=6
+# figures are none where nothing was placed
+none, scheduler=fifo
+    unfinished=1 never_placed=1 wait_mean_s=None wait_p95_s=None makespan_s=None memory_used=None turnaround_max_s=None
+"""
 
 
-def test_figures_are_none_where_nothing_was_placed(application: Callable[..., ApplicationSpec]) -> None:
-    workload = Workload("w", (NodeSpec("n", Resource(1, 1)),), (application("a", 0, 1, Resource(2, 2)),))
+@pytest.mark.parametrize(("run_of", "figures"), paired(FIGURES))
+def test_figures_of_a_workload(run_of: str, figures: str) -> None:
+    name, setting = run_of.split(", ")
+    node = NodeSpec("n", Resource(2048, 4000)) if name == "two" else ROOM
+    workload = Workload("w", (node,), tuple(WORKLOADS[name]))
 
-    found = run(workload, only(workload))
+    found = asdict(run(workload, only(workload, setting)))
 
-    assert (found.wait_mean_s, found.wait_p95_s, found.makespan_s, found.memory_used) == (None, None, None, None)
-    assert (found.container_wait_mean_s, found.turnaround_max_s) == (None, None)
-    assert (found.unfinished, found.never_placed) == (1, 1)
+    for figure, value in (each.split("=") for each in figures.split()):
+        assert found[figure] == (None if value == "None" else pytest.approx(float(value), rel=1e-5)), figure
 
 
 def test_the_capacity_scheduler_serves_the_small_queue_before_the_rest_of_the_large_one(two_queues: Workload) -> None:

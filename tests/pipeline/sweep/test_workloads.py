@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from pipeline.sweep.workloads import node_count, with_load, with_nodes
 from statemachines.resourcemanager import Resource
-from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
+from statemachines.simulation.workload import ContainerSpec, NodeSpec, Workload
+
+from .small import application
 
 SMALL, LARGE = Resource(1024, 1000), Resource(8192, 8000, gpus=2)
 
@@ -75,9 +76,7 @@ def test_a_copy_never_has_the_name_of_another_node() -> None:
     assert hosts(more) == ["a", "a+1", "a++1", "a+1++1"]
 
 
-def test_load_moves_all_times_of_an_application_with_its_submission(
-    application: Callable[..., ApplicationSpec],
-) -> None:
+def test_load_moves_all_times_of_an_application_with_its_submission() -> None:
     containers = (ContainerSpec(SMALL, 5000, start_ms=12_000), ContainerSpec(SMALL, 5000))
     one = application("a", 10, 8, SMALL, containers=containers, kill_ms=60_000)
 
