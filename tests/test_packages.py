@@ -27,19 +27,55 @@ PUBLIC = {
     package: table["names"]
     for package, table in tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).items()
 }
-EXTRAS = ("pyspark", "pyarrow", "pandas", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2", "textual")
-EXTRAS += ("cronsim",)
+EXTRAS = {
+    "pyspark",
+    "pyarrow",
+    "pandas",
+    "starlette",
+    "uvicorn",
+    "h11",
+    "typer",
+    "rich",
+    "jinja2",
+    "textual",
+    "cronsim",
+}
+HEAVY = {"pydantic", "yaml", "asyncio", "prometheus_client", "json", "logging.config", "tempfile", "importlib.metadata"}
+
+
+def printed_by(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+REPORTS = {"jinja2", "pipeline.spark.report.report", "statemachines", "pipeline.streaming"}
+INSPECTED = {"starlette", "uvicorn", "dispatcher.view", "dispatcher.async_dispatcher", "dispatcher.journal.history"}
 
 
 @pytest.mark.parametrize(
-    "module", ["dispatcher", "dispatcher.testing", "dispatcher.web", "statemachines.resourcemanager"]
+    ("modules", "absent"),
+    [
+        ("dispatcher", EXTRAS),
+        ("dispatcher.testing", EXTRAS),
+        ("dispatcher.web", EXTRAS),
+        ("statemachines.resourcemanager", EXTRAS),
+        ("pipeline", {"pyspark"}),
+        # A function of asynchronous calls whose results are models has imported pydantic.
+        ("pipeline.streaming", {"pyspark", "pydantic"}),
+        ("pipeline.spark.async_io.async_wait", {"pydantic"}),
+        ("pipeline.cli", {"pyspark"}),
+        # A Python worker that reads a journal.
+        ("pipeline.spark.source.journal_source", REPORTS),
+        ("dispatcher.ops.door, dispatcher.web.server", {"prometheus_client", "http.server", "jinja2", "typer"}),
+        # A command that starts must not wait for the import of what it inspects from outside.
+        ("dispatcher.cli.ops.client, dispatcher.cli.ops.look", INSPECTED),
+    ],
 )
-def test_the_core_imports_none_of_the_extras(module: str) -> None:
-    code = f"import sys, {module}; print([m for m in {EXTRAS} if m in sys.modules])"
+def test_an_import_imports_no_more_than_it_needs(modules: str, absent: set[str]) -> None:
+    if "web.server" in modules:
+        pytest.importorskip("starlette", reason="the extra web is not installed")
 
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    assert loaded.stdout.strip() == "[]"
+    assert absent & set(printed_by(f"import sys, {modules}; print(*sys.modules)").split()) == set()
 
 
 FIRST_POST = """
@@ -61,44 +97,12 @@ print(*sys.modules)
 
 def test_a_dispatcher_imports_what_it_uses_and_no_more() -> None:
     """Its import took longer than that of pydantic four times over."""
-    command = [sys.executable, "-c", FIRST_POST]
+    imported, made, ended = (set(line.split()) for line in printed_by(FIRST_POST).splitlines())
 
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-    imported, made, ended = (set(line.split()) for line in printed.splitlines())
-    heavy = {
-        "pydantic",
-        "yaml",
-        "asyncio",
-        "prometheus_client",
-        "json",
-        "logging.config",
-        "tempfile",
-        "importlib.metadata",
-    }
-    assert imported & heavy == set()
-    assert made & (heavy - {"pydantic"}) == set()
+    assert imported & HEAVY == set()
+    assert made & (HEAVY - {"pydantic"}) == set()
     assert ended == made
     assert len({name for name in imported if name.startswith("dispatcher.")}) <= 77
-
-
-@pytest.mark.parametrize("module", ["pipeline", "pipeline.streaming", "pipeline.cli"])
-def test_only_the_spark_package_imports_pyspark(module: str) -> None:
-    code = f"import sys, {module}; print('pyspark' in sys.modules)"
-
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    assert loaded.stdout.strip() == "False"
-
-
-@pytest.mark.parametrize("module", ["pipeline.streaming", "pipeline.spark.async_io.async_wait"])
-def test_asynchronous_calls_do_not_import_pydantic(module: str) -> None:
-    """A function whose results are models has imported it."""
-    code = f"import sys, {module}; print('pydantic' in sys.modules)"
-
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    assert loaded.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("package", ["statemachines", "pipeline"])
@@ -112,35 +116,6 @@ def test_a_module_that_hides_the_dispatcher_is_named(tmp_path: Path, package: st
         f"ImportError: {package} needs the package dispatcher of central-dispatcher, but Python finds another "
         f"dispatcher at {tmp_path / 'dispatcher.py'}: rename or remove that one, or take it off PYTHONPATH"
     )
-
-
-def test_a_python_worker_that_reads_a_journal_imports_no_reports_and_no_resource_manager() -> None:
-    code = "import sys, pipeline.spark.source.journal_source; print(*sys.modules)"
-
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    assert not {"jinja2", "pipeline.spark.report.report", "statemachines", "pipeline.streaming"} & set(
-        loaded.stdout.split()
-    )
-
-
-def test_the_door_is_opened_without_what_it_does_not_need_at_its_start() -> None:
-    pytest.importorskip("starlette", reason="the extra web is not installed")
-    code = "import sys, dispatcher.ops.door, dispatcher.web.server; print(*sys.modules)"
-
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    assert not {"prometheus_client", "http.server", "jinja2", "typer"} & set(loaded.stdout.split())
-
-
-def test_commands_have_the_models_of_answers_without_the_dispatcher_and_the_server() -> None:
-    """A command that starts must not wait for the import of what it inspects from outside."""
-    code = "import sys, dispatcher.cli.ops.client, dispatcher.cli.ops.look; print(*sys.modules)"
-
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    too_much = {"starlette", "uvicorn", "dispatcher.view", "dispatcher.async_dispatcher", "dispatcher.journal.history"}
-    assert not too_much & set(loaded.stdout.split())
 
 
 def imported_by(node: ast.ImportFrom) -> set[str]:
@@ -225,9 +200,7 @@ print(*first, "-", *kinds(sys.argv[1:]), sep="\\n")
 
 def test_public_names_are_of_the_kind_that_their_spelling_says_whatever_is_imported() -> None:
     """`from pipeline.spark import call_metrics` gave the module of that name, and not the function in it."""
-    command = [sys.executable, "-c", KINDS, *PUBLIC]
-
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.splitlines()
+    printed = printed_by(KINDS, *PUBLIC).splitlines()
 
     before, after = printed[: printed.index("-")], printed[printed.index("-") + 1 :]
     odd = {line for line in before if line.split()[1] != spelled(line.split()[0].rpartition(".")[2])}
