@@ -71,10 +71,10 @@ def needs(page: Path) -> list[str]:
     return [command for command in ("curl", "uvicorn") if f"{command} " in typed]
 
 
-def follow(page: Path, folder: Path) -> None:
-    """Do what the page says, in a folder."""
+def follow(page: Path, folder: Path, commands: Path | None = None) -> None:
+    """Do what the page says, in a folder; `commands`: a folder whose programs take the place of those on the PATH."""
     ports = {port: str(free_port()) for port in PORTS}
-    with Terminal(folder) as terminal:
+    with Terminal(folder, commands) as terminal:
         for block in blocks_of(page):
             text = re.sub("|".join(PORTS), lambda found: ports[found[0]], block.text)
             if block.language == "console":
@@ -147,13 +147,14 @@ class Terminal:
     both has to be on the page.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: Path | None = None) -> None:
         self._printed = threading.Condition()
         self._lines: dict[str, list[str]] = {"jobs": [], "commands": []}  # since the last command; guarded by _printed
         self._last: list[str] = []
         self._numbers = itertools.count()
         self._has_jobs = False
-        commands, commands_end = os.pipe()
+        printed, commands_end = os.pipe()
+        own = filter(None, (commands, Path(sys.executable).parent))
         self._shell = subprocess.Popen(
             ["bash"],
             stdin=subprocess.PIPE,
@@ -165,7 +166,7 @@ class Terminal:
             pass_fds=[commands_end],
             env={
                 **os.environ,
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                "PATH": os.pathsep.join([*map(str, own), os.environ["PATH"]]),
                 "PYTHONUNBUFFERED": "1",  # a reader's terminal shows lines at once
                 "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
             },
@@ -175,7 +176,7 @@ class Terminal:
         assert self._shell.stdout is not None
         self._readers = [
             threading.Thread(target=self._read, args=("jobs", self._shell.stdout)),
-            threading.Thread(target=self._read, args=("commands", os.fdopen(commands, encoding="utf-8"))),
+            threading.Thread(target=self._read, args=("commands", os.fdopen(printed, encoding="utf-8"))),
         ]
         for reader in self._readers:
             reader.start()

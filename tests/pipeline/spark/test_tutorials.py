@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,19 @@ def test_the_examples_of_a_page_run(page: Path, spark: SparkSession) -> None:
         run_examples(page, "python spark", module)
 
 
+@pytest.fixture
+def commands(spark: SparkSession, connect_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a command `dispatcher` that runs on the Spark of the test run, where it would start one."""
+    pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+    folder = tmp_path_factory.mktemp("commands")
+    own = f'exec "{Path(sys.executable).with_name("dispatcher")}" "$@"'
+    script = f'#!/bin/sh\ncase "$1" in report | sweep) {own} --master "{connect_url}" ;; esac\n{own}\n'
+    (folder / "dispatcher").write_text(script)
+    (folder / "dispatcher").chmod(0o755)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in TUTORIALS if page.stem in ON_SPARK], ids=name_of)
-def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path) -> None:
-    follow(page, tmp_path)
+def test_a_tutorial_does_what_it_says(page: Path, commands: Path, tmp_path: Path) -> None:
+    follow(page, tmp_path, commands)
