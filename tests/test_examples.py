@@ -6,26 +6,24 @@ import importlib.util
 import itertools
 import json
 import re
-import sqlite3
 import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dispatcher.journal.format.columns import encode_rows
-from dispatcher.journal.format.schema import EventRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, read_summary, segments
 from statemachines.resourcemanager import Replay
 from statemachines.simulation.workload import read_workload
 
 from .documents import module_for, name_of, pages_with, run_examples
+from .kit.databases import sqlite_file
+from .kit.journals import EventRow, Manifest, SegmentFile, encode_rows, read_summary, segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,22 +111,11 @@ def test_the_journal_is_enriched_and_another_run_goes_on(
 
 def test_the_facts_may_be_in_a_table_of_the_users(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
     close_segment(journal, 2, "b")
-    with closing(sqlite3.connect(tmp_path / "facts.db")) as connection, connection:
-        connection.execute("CREATE TABLE owners (host TEXT PRIMARY KEY, owner TEXT)")
-        connection.execute("INSERT INTO owners VALUES ('b', 'ann')")
-    arguments = [
-        "--database",
-        tmp_path / "facts.db",
-        "--table",
-        "owners",
-        "--key",
-        "host",
-        "--output",
-        tmp_path / "out",
-    ]
+    script = "CREATE TABLE owners (host TEXT PRIMARY KEY, owner TEXT); INSERT INTO owners VALUES ('b', 'ann')"
+    named = {"database": sqlite_file(tmp_path / "facts.db", script), "table": "owners", "key": "host"}
 
     with example("enrich_journal") as enrich_journal:
-        assert enrich_journal.main([str(journal), *map(str, arguments)], spark) == 0
+        assert enrich_journal.main([str(journal), *flags(named | {"output": tmp_path / "out"})], spark) == 0
 
     owners = spark.read.parquet(str(tmp_path / "out" / "containers")).select("owner").collect()
     assert sorted((row.owner for row in owners), key=str) == [None] * ALLOCATED + ["ann"]
@@ -154,8 +141,7 @@ def test_mistakes_are_told_in_one_line(
 def test_a_damaged_journal_fails_the_query_in_one_line(
     spark: SparkSession, journal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with closing(sqlite3.connect(tmp_path / "facts.db")) as connection:
-        connection.execute("CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT)")
+    sqlite_file(tmp_path / "facts.db", "CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT)")
     (journal / "segment-00000002.journal").write_text("damaged")
 
     with example("enrich_journal") as enrich_journal:
@@ -182,8 +168,7 @@ def test_http_calls_are_slowed_down_retried_and_captured(
 
     with example("http_enrichment") as http_enrichment:
         monkeypatch.setattr(http_enrichment.UserService, "allows_call", allows_call)
-        flags = [text for name, value in arguments.items() for text in (f"--{name}", str(value))]
-        assert http_enrichment.main(flags, spark) == 0
+        assert http_enrichment.main(flags(arguments), spark) == 0
 
     out = capsys.readouterr().out
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -222,6 +207,10 @@ def test_the_examples_of_a_page_run_on_spark(page: Path, spark: SparkSession) ->
 
     with imported(module):
         run_examples(page, "python spark", module)
+
+
+def flags(named: dict[str, Any]) -> list[str]:
+    return [text for name, value in named.items() for text in (f"--{name}", str(value))]
 
 
 def calls_in(out: str, operator: str) -> int:
