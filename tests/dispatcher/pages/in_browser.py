@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -51,6 +53,16 @@ def until(browser: Browser, script: str, what: str) -> None:
 
 def overflow(browser: Browser) -> int:
     return int(browser.value("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def assert_fits(browser: Browser, picture: str) -> None:
+    """Nothing of the page is cut off, bare or faint. Its picture goes into the folder ARTIFACTS_DIR, if set."""
+    if folder := os.environ.get("ARTIFACTS_DIR"):
+        browser.screenshot(Path(folder, f"{picture}.png"))
+    assert overflow(browser) <= 0, picture
+    assert (picture, browser.value(HIDDEN)) == (picture, [])
+    assert (picture, browser.value(BARE_LINKS)) == (picture, [])
+    assert (picture, browser.value(FAINT)["found"]) == (picture, [])
 
 
 HIDDEN = """(() => {

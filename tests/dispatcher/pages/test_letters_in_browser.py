@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ from dispatcher.web import WebConfig
 
 from ...pipeline.report.page.browser import Browser
 from ..ops.shop import Shop
-from .in_browser import BARE_LINKS, FAINT, HIDDEN, IN_BROWSER, browser, overflow, show_page, until
+from .in_browser import IN_BROWSER, assert_fits, browser, show_page, until
 
 __all__ = ["browser"]
 
@@ -44,14 +42,7 @@ def test_the_pages_of_letters_fit_every_width(browser: Browser, shop: Shop, url:
 
     for path in PATHS:
         show_page(browser, url + path, width, scheme)
-
-        if folder := os.environ.get("ARTIFACTS_DIR"):
-            name = path.partition("?")[0].replace("/", "-")
-            browser.screenshot(Path(folder, f"letters-{width}-{scheme}{name}.png"))
-        assert overflow(browser) <= 0, path
-        assert browser.value(HIDDEN) == [], path
-        assert browser.value(BARE_LINKS) == [], path
-        assert browser.value(FAINT)["found"] == [], path
+        assert_fits(browser, f"letters-{width}-{scheme}{path.partition('?')[0].replace('/', '-')}")
     assert browser.problems == []
 
 

@@ -5,11 +5,9 @@ Pictures go to the folder in ARTIFACTS_DIR, if that is set, to be looked at.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,7 +21,7 @@ from dispatcher.web import WebConfig
 
 from ...pipeline.report.page.browser import Browser
 from ..ops.client import Hanging, Job, hanging
-from .in_browser import BARE_LINKS, FAINT, HIDDEN, IN_BROWSER, browser, overflow, show_page, until
+from .in_browser import IN_BROWSER, assert_fits, browser, show_page, until
 
 __all__ = ["browser"]
 
@@ -58,23 +56,13 @@ def central() -> Iterator[Hanging]:
 def test_every_page_fits_every_width_and_says_nothing_on_the_console(
     browser: Browser, central: Hanging, width: int, scheme: str
 ) -> None:
-    hidden, bare, faint = {}, {}, {}
     with door() as url:
         for path in PATHS:
             show_page(browser, url + path, width, scheme)
-
-            assert overflow(browser) <= 0, path
-            hidden[path], bare[path] = browser.value(HIDDEN), browser.value(BARE_LINKS)
-            faint[path] = browser.value(FAINT)["found"]
+            assert_fits(browser, f"daemon-{width}-{scheme}{path.replace('/', '-')}")
             assert width < 1280 or browser.value(TALLEST) < 26, f"{path}: a type has one line"
-            if folder := os.environ.get("ARTIFACTS_DIR"):
-                browser.screenshot(Path(folder, f"daemon-{width}-{scheme}{path.replace('/', '-')}.png"))
         assert browser.problems == []
     browser.problems.clear()  # the server has ended
-
-    assert {path: found for path, found in hidden.items() if found} == {}
-    assert {path: found for path, found in bare.items() if found} == {}
-    assert {path: found for path, found in faint.items() if found} == {}
 
 
 def test_a_page_whose_daemon_is_gone_is_gray_and_says_as_of_when_until_it_is_back(
