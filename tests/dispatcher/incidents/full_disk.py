@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from unittest import mock
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal.format import segments
 
+from ...kit import Gate
 from .incident import DISPATCHER, WAIT_S, Order, OrderEvent, Shown, run
 
 
@@ -28,19 +28,14 @@ class FullDisk:
 
 @contextmanager
 def incident(folder: Path) -> Iterator[Shown]:
-    entered, release = threading.Event(), threading.Event()
-
-    def handle(event: OrderEvent) -> None:
-        entered.set()
-        release.wait(WAIT_S)
-
+    gate = Gate()
     config = JournalConfig(write_ahead=True, failure_policy="continue")
     dispatcher = AsyncDispatcher(name=DISPATCHER, journal=JournalWriter(folder / "journal", config))
-    dispatcher.register(Order, handle, events=OrderEvent)
+    dispatcher.register(Order, gate, events=OrderEvent)
     with dispatcher:
         for number in range(12):
             dispatcher.post(OrderEvent(Order.PLACED, f"order_{number}"))
-        assert entered.wait(WAIT_S)
+        assert gate.entered.wait(WAIT_S)
         with mock.patch.object(segments, "os", FullDisk()):
             for number in range(3):
                 with suppress(JournalError):
@@ -48,7 +43,7 @@ def incident(folder: Path) -> Iterator[Shown]:
             try:
                 yield Shown("journal_failed", "Order.PAID", r"11 events queued.*12 events in the journal")
             finally:
-                release.set()
+                gate.opened.set()
 
 
 if __name__ == "__main__":
