@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline.lookup import Column, LookupTableError, SqliteTable
-from pipeline.lookup.schema import LookupSchema
 from pipeline.streaming import ordered_wait
 
-from .fakes import SCHEMA, TIMEOUT_S, FakeReader, FakeTable, LookupFunction, in_loop, invoke, opened
+from .fakes import SCHEMA, TIMEOUT_S, FakeReader, FakeTable, LookupFunction, LookupSchema, in_loop, invoke, opened
 
 RACKS = {"a": ["r1"], "b": ["r2", "r3"]}
 

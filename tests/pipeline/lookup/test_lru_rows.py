@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, PartialCache
 from pipeline.lookup.cache import LruRows, NoCache, cache_of
-from pipeline.lookup.schema import LookupKey, LookupRow
+
+from .fakes import LookupKey, LookupRow
 
 
 class ShownRows(LruRows):

@@ -16,11 +16,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipeline.lookup import FullCache, LookupTableError, PartialCache, PostgresTable, TableUnavailableError
-from pipeline.lookup.queries import MonotonicClock
 from pipeline.streaming import ordered_wait
 
 from ..postgres_server import PASSWORD
-from .fakes import TIMEOUT_S, LookupFunction, found, in_loop, opened, settle
+from .fakes import TIMEOUT_S, HandClock, LookupFunction, found, in_loop, opened, settle
 
 if TYPE_CHECKING:
     from ..postgres_server import PostgresServer
@@ -236,7 +235,7 @@ def _has_role(postgres: PostgresServer, role: str) -> bool:
 
 
 def test_retries_outlast_a_restart_of_the_server(postgres: PostgresServer, nodes: Nodes) -> None:
-    class StartingClock(MonotonicClock):
+    class StartingClock(HandClock):
         """Restarts the server during the first pause."""
 
         async def sleep(self, delay_s: float) -> None:

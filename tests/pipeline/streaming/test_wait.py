@@ -17,6 +17,7 @@ from dispatcher.mailbox import RejectedExecutionError
 from pipeline.streaming import (
     AsyncFunction,
     AsyncOperatorError,
+    AsyncOptions,
     AsyncTimeoutError,
     CallMetrics,
     CapturedError,
@@ -31,7 +32,7 @@ from pipeline.streaming.elements import UnreadableValue
 from ...kit import TIMEOUT_S, until
 from ...kit.forked import forks, in_child
 from ...kit.switching import switching_often
-from .calls.harness import LoopHost, WaitSettings, make_host, wait_in_chunks
+from .calls.harness import LoopHost, make_host, wait_in_chunks
 
 BOTH = pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 TIMEOUT = 180.0
@@ -387,8 +388,8 @@ def test_one_call_inside_another() -> None:
 # --- chunks ---
 
 
-def settings(**options: Any) -> WaitSettings:
-    return WaitSettings(**({"timeout_ms": 60_000} | options))
+def settings(**options: Any) -> AsyncOptions:
+    return AsyncOptions(**({"timeout_ms": 60_000} | options))
 
 
 def chunked(values: Iterable[int], size: int) -> Iterator[list[int]]:
@@ -425,7 +426,7 @@ def test_results_come_with_the_numbers_of_their_values(mode: Any) -> None:
     async def several(value: int) -> list[int]:
         return [value] * value
 
-    settings = WaitSettings(timeout_ms=60_000, output_mode=mode, dedupe_by=lambda value: value)
+    settings = AsyncOptions(timeout_ms=60_000, output_mode=mode, dedupe_by=lambda value: value)
     values = [(0, 10), (2, 11), (1, 12), (2, 13)]
     without_results: deque[int] = deque()
 
@@ -754,7 +755,7 @@ def test_if_the_input_of_chunks_fails_all_results_before_it_come_first() -> None
         yield from ([1, 2, 3], [4])
         raise InputError
 
-    results = wait_in_chunks(chunks(), double, WaitSettings(timeout_ms=60_000), max_chunk=3)
+    results = wait_in_chunks(chunks(), double, AsyncOptions(timeout_ms=60_000), max_chunk=3)
 
     assert [next(results), next(results)] == [[2, 4, 6], [8]]
     with pytest.raises(InputError):

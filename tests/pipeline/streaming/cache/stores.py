@@ -7,13 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from pipeline.streaming import ResultCache
-from pipeline.streaming.cache.encoding import dump_results as dump_results
-from pipeline.streaming.cache.session import CacheRequest as CacheRequest
-from pipeline.streaming.cache.session import ResultSession
-from pipeline.streaming.cache.store import DONE as DONE
-from pipeline.streaming.cache.store import Claim as Claim
-from pipeline.streaming.cache.store import ResultKey as ResultKey
-from pipeline.streaming.cache.store import ResultStore as ResultStore
+from pipeline.streaming.cache.encoding import dump_results
+from pipeline.streaming.cache.session import CacheRequest, ResultSession
+from pipeline.streaming.cache.store import DONE, Claim, ResultKey, ResultStore  # noqa: F401
 
 from ....kit import TIMEOUT_S
 

@@ -19,10 +19,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher.aio import RateLimit
 from dispatcher.mailbox import SystemProcessingTimeService
-from pipeline.streaming import AsyncTimeoutError, CapturedError, RetryAfter, RetryStrategy, StreamRecord, Watermark
+from pipeline.streaming import (
+    AsyncOptions,
+    AsyncTimeoutError,
+    CapturedError,
+    RetryAfter,
+    RetryStrategy,
+    StreamRecord,
+    Watermark,
+)
 
 from ....kit import TIMEOUT_S, tries
-from .harness import Element, HandBatchFunction, HandCall, HandFunction, Harness, Switch, WaitSettings, wait_in_chunks
+from .harness import Element, HandBatchFunction, HandCall, HandFunction, Harness, Switch, wait_in_chunks
 
 KEYS = 3
 """How many keys there are where calls are shared."""
@@ -345,7 +353,7 @@ def test_results_of_any_latency_come_out_once_and_in_their_place(
             raise ValueError(index)
         return [index] * (latencies[index] % 3)
 
-    options = WaitSettings(timeout_ms=60_000, capacity=capacity, output_mode=mode, on_error="capture")
+    options = AsyncOptions(timeout_ms=60_000, capacity=capacity, output_mode=mode, on_error="capture")
     inputs = range(len(latencies))
     chunks = [inputs[start : start + chunk_size] for start in range(0, len(inputs), chunk_size)]
 

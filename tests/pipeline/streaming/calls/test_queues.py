@@ -20,13 +20,12 @@ from pipeline.streaming import (
     UnorderedStreamElementQueue,
     Watermark,
 )
-from pipeline.streaming.calls.element_queues import StreamElementQueue
 
 from ....kit import TIMEOUT_S, in_threads, tries
 from ....kit.switching import switching_often
 from .harness import Element
 
-Queue = StreamElementQueue[Any, Any]
+Queue = OrderedStreamElementQueue[Any, Any] | UnorderedStreamElementQueue[Any, Any]
 BOTH = pytest.mark.parametrize("queue_class", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
 
 
