@@ -29,7 +29,6 @@ from pipeline.streaming import (
     StreamTaskOutput,
     async_wait_operator,
 )
-from pipeline.streaming.elements import StreamElement
 
 
 class LineOutput(StreamTaskOutput):
@@ -39,7 +38,7 @@ class LineOutput(StreamTaskOutput):
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._cuts = cuts
 
-    def __call__(self, element: StreamElement[Any]) -> None:
+    def __call__(self, element: Any) -> None:
         if isinstance(element, StreamRecord):
             os.write(self._descriptor, f"{element.value}\n".encode())
 

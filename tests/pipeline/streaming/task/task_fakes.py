@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pipeline.streaming import (
     Checkpoint,
     CheckpointStorage,
@@ -17,11 +19,12 @@ from pipeline.streaming import (
     StreamRecord,
     StreamTask,
     StreamTaskOutput,
+    TaskCancelledError,
     Watermark,
 )
 from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
 from pipeline.streaming.task.task_chain import OperatorContext
-from pipeline.streaming.task.task_control import TaskState as TaskState
+from pipeline.streaming.task.task_control import TaskState  # noqa: F401
 
 from ....kit import TIMEOUT_S
 from ..calls.harness import Element
@@ -288,6 +291,12 @@ class Running:
     def join(self) -> None:
         self.thread.join(TIMEOUT_S)
         assert not self.thread.is_alive(), f"{self.task.name} hangs"
+
+    def cancel(self) -> None:
+        """Cancel the task, and wait until it has ended for that reason."""
+        self.task.cancel()
+        with pytest.raises(TaskCancelledError):
+            self.result()
 
     def result(self) -> None:
         """Wait for the end, and raise what `run` raised."""

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.util.files import PermissionsName
 from pipeline.streaming import (
     Checkpoint,
     CheckpointError,
@@ -27,7 +26,6 @@ from pipeline.streaming import (
     StreamRecord,
     Watermark,
 )
-from pipeline.streaming.errors import DamagedCheckpointError
 from pipeline.streaming.task import checkpoints
 from pipeline.streaming.task.checkpoints import VERSION, decode
 
@@ -135,7 +133,7 @@ def test_a_later_version_is_refused_and_not_skipped(tmp_path: Path, monkeypatch:
 
     with pytest.raises(CheckpointError, match=f"version {VERSION + 1}") as refused:
         storage.latest()
-    assert not isinstance(refused.value, DamagedCheckpointError)
+    assert type(refused.value) is CheckpointError
 
 
 def test_a_checkpoint_without_the_version_in_its_body_is_read(tmp_path: Path) -> None:
@@ -420,7 +418,7 @@ def test_a_recovery_says_what_may_repeat() -> None:
 )
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_checkpoints_are_for_whom_they_are_meant(
-    tmp_path: Path, permissions: PermissionsName, file_mode: int, folder_mode: int, umask: int
+    tmp_path: Path, permissions: Any, file_mode: int, folder_mode: int, umask: int
 ) -> None:
     folder = tmp_path / "tasks" / "t"
     before = os.umask(umask)

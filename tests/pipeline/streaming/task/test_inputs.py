@@ -20,7 +20,7 @@ from pipeline.streaming import (
     Watermark,
 )
 
-from ....kit import TIMEOUT_S
+from ....kit import TIMEOUT_S, in_threads
 from ....kit.switching import switching_often
 from .task_fakes import Element, InputStatus, values, wait_for
 
@@ -139,18 +139,20 @@ def test_putting_after_the_end_or_the_close_is_refused() -> None:
 
 def test_a_put_waits_while_the_queue_is_full() -> None:
     queue = QueueInput[int](capacity=2)
-    threads = [threading.Thread(target=lambda: [queue.put(n) for n in range(50)], daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-
     elements: list[Element] = []
-    while len(elements) < 100:
-        assert len(queue._queue) <= 2
-        if queue.emit_next(elements.append) is NOTHING:
-            queue.available().result(TIMEOUT_S)
 
-    for thread in threads:
-        thread.join(TIMEOUT_S)
+    def put() -> None:
+        for number in range(50):
+            queue.put(number)
+
+    def read() -> None:
+        while len(elements) < 100:
+            assert len(queue._queue) <= 2
+            if queue.emit_next(elements.append) is NOTHING:
+                queue.available().result(TIMEOUT_S)
+
+    in_threads(put, put, read)
+
     assert sorted(values(elements)) == sorted([*range(50)] * 2)
 
 

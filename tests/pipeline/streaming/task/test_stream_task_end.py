@@ -124,10 +124,7 @@ def test_a_cancelled_task_closes_everything_and_does_not_end_its_operators() -> 
     log: list[Any] = []
     with running(StreamTask(QueueInput[int](), logged(log, "a"), lambda _: None)) as run:
         mailbox_turn(run.task)
-        run.task.cancel()
-
-        with pytest.raises(TaskCancelledError):
-            run.result()
+        run.cancel()
 
     assert log == ["a open", "a close"]
     assert run.task.state is TaskState.CANCELED
@@ -143,10 +140,7 @@ def test_a_cancel_ends_the_yield_of_an_operator() -> None:
 
     with running(StreamTask(IterableInput([]), doing(end_input=wait), lambda _: None)) as run:
         wait_for(waiting, "the wait")
-        run.task.cancel()
-
-        with pytest.raises(TaskCancelledError):
-            run.result()
+        run.cancel()
 
 
 def test_a_cancel_that_user_code_swallows_still_ends_the_task() -> None:
@@ -160,10 +154,7 @@ def test_a_cancel_that_user_code_swallows_still_ends_the_task() -> None:
     with running(StreamTask(queue, doing(process_element=swallow), lambda _: None)) as run:
         queue.put(1)
         wait_for(waiting, "the wait")
-        run.task.cancel()
-
-        with pytest.raises(TaskCancelledError):
-            run.result()
+        run.cancel()
 
 
 def test_a_task_cancelled_before_its_start_does_nothing_but_close() -> None:
