@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from dispatcher.aio import RateLimit
 from pipeline.streaming import AdaptiveRateLimit
 from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
-from ....kit import TIMEOUT_S
+from ....kit import TIMEOUT_S, in_threads
 
 SLACK = 1e-6  # of rounding
 
@@ -89,9 +90,10 @@ def test_limits_that_differ_in_nothing_but_the_object_of_their_cost_are_equal() 
     assert one != RateLimit(10, 3)
 
 
-def test_a_limit_survives_pickling() -> None:
-    limit = RateLimit(10, 2, cost=len, scope="task")
-
+@pytest.mark.parametrize(
+    "limit", [RateLimit(10, 2, cost=len, scope="task"), AdaptiveRateLimit(5, 50, cost=len, scope="task")]
+)
+def test_a_limit_survives_pickling(limit: RateLimit | AdaptiveRateLimit) -> None:
     copy = pickle.loads(pickle.dumps(limit))
 
     assert copy == limit
@@ -99,18 +101,26 @@ def test_a_limit_survives_pickling() -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf"), True, "10"])
-def test_a_number_that_makes_no_sense_is_refused_by_name(number: Any) -> None:
-    with pytest.raises(ValueError, match="calls_per_s is"):
-        RateLimit(number)
-    with pytest.raises(ValueError, match="burst is"):
-        RateLimit(10, number)
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [
+        (RateLimit, "calls_per_s"),
+        (partial(RateLimit, 10), "burst"),
+        (AdaptiveRateLimit, "initial_calls_per_s"),
+        (partial(AdaptiveRateLimit, 10), "max_calls_per_s"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused_by_name(limit: Any, name: str, number: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is"):
+        limit(number)
 
 
-def test_a_cost_or_a_scope_that_does_not_exist_is_refused() -> None:
+@pytest.mark.parametrize("limit", [RateLimit, AdaptiveRateLimit])
+def test_a_cost_or_a_scope_that_does_not_exist_is_refused(limit: Any) -> None:
     with pytest.raises(ValueError, match="cost is 5"):
-        RateLimit(10, cost=5)  # type: ignore[arg-type]
+        limit(10, cost=5)
     with pytest.raises(ValueError, match="scope is 'host'; it must be 'job', 'worker' or 'task'"):
-        RateLimit(10, scope="host")  # type: ignore[arg-type]
+        limit(10, scope="host")
 
 
 # -------------------------------------------------------------------------------------------------------- the limiter
@@ -173,18 +183,9 @@ def test_a_pause_for_ever_is_refused(until_ms: float) -> None:
 
 def test_threads_that_reserve_at_once_all_get_a_start_of_their_own() -> None:
     limited = limiter(1000)
-    barrier = threading.Barrier(4)
     given_out: list[list[float]] = [[] for _ in range(4)]
 
-    def reserve(mine: list[float]) -> None:
-        barrier.wait(TIMEOUT_S)
-        mine.extend(limited.reserve(0) for _ in range(100))
-
-    threads = [threading.Thread(target=reserve, args=(mine,)) for mine in given_out]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
+    in_threads(*(lambda mine=mine: mine.extend(starts(limited, 100)) for mine in given_out))  # type: ignore[misc]
 
     assert sorted(itertools.chain(*given_out)) == list(range(400))
     assert all(mine == sorted(mine) for mine in given_out)

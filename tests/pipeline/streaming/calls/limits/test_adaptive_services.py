@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +15,8 @@ pytestmark = pytest.mark.long
 
 STEADY = Schedule((0, 300))
 CHANGING = Schedule((0, 300), (3, 100), (6, 300))
-RETRY_AFTER = pytest.mark.parametrize("retry_after_s", [None, 1.0, 0.0], ids=["exact", "whole-seconds", "unknown"])
+EXACT, WHOLE_SECONDS, UNKNOWN = None, 1.0, 0.0
+"""What a service says of the time to wait."""
 
 
 def tasks(count: int) -> list[AdaptiveRateLimit]:
@@ -48,9 +47,12 @@ def test_a_limit_that_is_not_told_and_changes_is_found(
     assert service.refused_share <= 0.05
 
 
-@RETRY_AFTER
-@pytest.mark.parametrize("schedule", [STEADY, CHANGING], ids=["steady", "changing"])
-def test_two_tasks_share_what_the_service_accepts(retry_after_s: float | None, schedule: Schedule) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "retry_after_s"),
+    [(STEADY, EXACT), (CHANGING, WHOLE_SECONDS), (CHANGING, UNKNOWN)],
+    ids=["steady", "changing, whole seconds", "changing, unknown"],
+)
+def test_two_tasks_share_what_the_service_accepts(schedule: Schedule, retry_after_s: float | None) -> None:
     service = TokenBucket(schedule, retry_after_s)
 
     took_s = run(service, 1500, tasks(2))
@@ -59,8 +61,15 @@ def test_two_tasks_share_what_the_service_accepts(retry_after_s: float | None, s
     assert service.refused_share <= 0.05
 
 
-@RETRY_AFTER
-@pytest.mark.parametrize(("kind", "most_times"), [(FixedWindow, 1.3), (SlidingWindow, 1.5)])
+@pytest.mark.parametrize(
+    ("kind", "most_times", "retry_after_s"),
+    [
+        (FixedWindow, 1.3, EXACT),
+        (FixedWindow, 1.3, UNKNOWN),
+        (SlidingWindow, 1.5, WHOLE_SECONDS),
+        (SlidingWindow, 1.5, UNKNOWN),
+    ],
+)
 def test_services_that_refuse_all_calls_for_a_while_are_kept_busy(
     kind: type[Service], most_times: float, retry_after_s: float | None
 ) -> None:
@@ -85,12 +94,11 @@ def test_the_rate_follows_a_limit_that_falls_and_rises() -> None:
     assert per_second[13] >= 130
 
 
-@pytest.mark.parametrize("rate_limit", [None], ids=["no-limit"])
-def test_after_a_plain_pause_calls_do_not_all_start_together(rate_limit: Any) -> None:
+def test_after_a_plain_pause_calls_do_not_all_start_together() -> None:
     """All calls resumed at the end of each pause: 1,500 rows took 23 s in place of 5, with 1,110 refusals."""
     service = TokenBucket(STEADY, 1.0)
 
-    took_s = run(service, 1500, [rate_limit] * 2)
+    took_s = run(service, 1500, [None] * 2)
 
     assert took_s <= 13
     assert service.refused <= 300
