@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from dispatcher import DispatcherError
 from dispatcher.mailbox import MailOptions, ManualClock
-from pipeline.streaming import IterableInput, QueueInput, StreamRecord, StreamTask, Watermark
+from pipeline.streaming import IterableInput, QueueInput, StreamRecord, StreamTask
 
 from ....kit import until
+from ....kit.scenarios import play
+from .stage import TaskStage
 from .task_fakes import (
     Element,
     GatedOutput,
@@ -23,9 +25,7 @@ from .task_fakes import (
     LoggedOperator,
     OperatorContext,
     ScriptedInput,
-    TaskState,
     doing,
-    logged,
     mailbox_turn,
     output_of,
     running,
@@ -36,36 +36,24 @@ from .task_fakes import (
 # ---------------------------------------------------------------------------------------------------------- life
 
 
-def test_all_input_goes_through_the_chain_to_the_output() -> None:
-    output: list[Element] = []
-    task = StreamTask(IterableInput([1, Watermark(5), StreamRecord(2, 7)]), logged([], "a", "b"), output.append)
-
-    task.run()
-
-    assert output == [StreamRecord(1), Watermark(5), StreamRecord(2, 7)]
-    assert task.records_out == 2
-    assert task.state is TaskState.FINISHED
-
-
-def test_a_task_without_operators_copies_its_input() -> None:
-    assert values(output_of(IterableInput(range(3)))) == [0, 1, 2]
-
-
-def test_operators_open_from_the_last_and_end_and_close_from_the_first() -> None:
-    log: list[Any] = []
-
-    StreamTask(IterableInput([]), logged(log, "a", "b"), lambda _: None).run()
-
-    assert log == ["b open", "a open", "a end_input", "b end_input", "a close", "b close"]
+SCENARIOS = {
+    "all input goes through the chain to the output": ("a b", "run 1 ~5 2@7 -> out 1 ~5 2@7 ; state FINISHED"),
+    "a task without operators copies its input": ("", "run 0 1 2 -> out 0 1 2"),
+    "operators open from the last and end and close from the first": (
+        "a b", "run -> log b_open a_open a_end_input b_end_input a_close b_close",
+    ),
+    "elements emitted at an operator's end reach the operators behind it before they end": (
+        "hold b", "run 1 -> log b_open hold_open hold_end_input out_1 b_end_input hold_close b_close",
+    ),
+    "a task cancelled before its start does nothing but close": (
+        "a", "cancelled 1 -> raised TaskCancelledError ; log ; read 0 ; closed True ; state CANCELED",
+    ),
+}  # fmt: skip
 
 
-def test_elements_emitted_at_an_operators_end_reach_the_operators_behind_it_before_they_end() -> None:
-    log: list[Any] = []
-    chain = [HoldingOperator, *logged(log, "b")]
-
-    StreamTask(IterableInput([1]), chain, lambda element: log.append(values([element])[0])).run()
-
-    assert log.index(1) < log.index("b end_input")
+@pytest.mark.parametrize(("chain", "script"), SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(chain: str, script: str) -> None:
+    play(TaskStage(chain), script)
 
 
 def test_mail_of_an_operator_that_has_ended_runs_before_the_next_one_ends() -> None:

@@ -157,21 +157,6 @@ def test_a_cancel_that_user_code_swallows_still_ends_the_task() -> None:
         run.cancel()
 
 
-def test_a_task_cancelled_before_its_start_does_nothing_but_close() -> None:
-    log: list[Any] = []
-    source = ScriptedInput(1)
-    task = StreamTask(source, logged(log, "a"), log.append)
-    task.cancel()
-
-    with pytest.raises(TaskCancelledError):
-        task.run()
-
-    assert log == []
-    assert source.position == 0
-    assert source.is_closed
-    assert task.state is TaskState.CANCELED
-
-
 def test_cancelling_an_ended_task_changes_nothing() -> None:
     task = StreamTask(IterableInput([]), [], lambda _: None)
     task.run()

@@ -19,16 +19,16 @@ from pipeline.streaming import (
     StreamRecord,
     StreamTask,
     StreamTaskOutput,
-    Watermark,
 )
 
 from ....kit import TIMEOUT_S
+from ....kit.scenarios import play
+from .stage import TaskStage
 from .task_fakes import (
     Crash,
     Element,
     HoldingOperator,
     LoggedOperator,
-    OperatorContext,
     ScriptedInput,
     crash,
     doing,
@@ -43,43 +43,19 @@ from .task_fakes import (
 # ---------------------------------------------------------------------------------------------------------- taking
 
 
-def test_a_checkpoint_holds_position_unfinished_elements_and_outputs(storage: CheckpointStorage) -> None:
-    operators: list[HoldingOperator] = []
-
-    def make(ctx: OperatorContext) -> HoldingOperator:
-        operators.append(HoldingOperator(ctx))
-        return operators[-1]
-
-    requests: list[Future[int]] = []
-    source = ScriptedInput(
-        "a",
-        StreamRecord("b", 5),
-        Watermark(5),
-        lambda: operators[0].release(),
-        lambda: requests.append(task.trigger_checkpoint()),
-        crash,
-    )
-    task = StreamTask(source, make, lambda _: None, checkpoint_storage=storage)
-
-    with pytest.raises(Crash):
-        task.run()
-
-    assert requests[0].result(TIMEOUT_S) == 1
-    taken = latest(storage.folder)
-    assert taken.input_state == 5
-    assert taken.operator_states == [[StreamRecord("b", 5), Watermark(5)]]
-    assert taken.outputs == 1
-    assert taken.task == "stream task"
-    assert not taken.is_finished
+SCENARIOS = {
+    "a checkpoint holds position, unfinished elements and outputs": (
+        "hold",
+        "run a b@5 ~5 release checkpoint crash -> requests 1 ; input_state 5 ; held b@5 ~5 ; outputs 1"
+        " ; task stream_task ; is_finished False",
+    ),
+    "a checkpoint asked for before the start is taken by the run": ("", "early 1 -> requests 1 ; out 1"),
+}  # fmt: skip
 
 
-def test_a_checkpoint_asked_for_before_the_start_is_taken_by_the_run(storage: CheckpointStorage) -> None:
-    task = StreamTask(IterableInput([1]), [], lambda _: None, checkpoint_storage=storage)
-    request = task.trigger_checkpoint()
-
-    task.run()
-
-    assert request.result(TIMEOUT_S) == 1
+@pytest.mark.parametrize(("chain", "script"), SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(storage: CheckpointStorage, chain: str, script: str) -> None:
+    play(TaskStage(chain, storage), script)
 
 
 @pytest.mark.parametrize(("unaligned", "expected"), [(False, ["mail", "snapshot"]), (True, ["snapshot", "mail"])])

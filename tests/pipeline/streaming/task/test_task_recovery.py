@@ -13,27 +13,22 @@ from hypothesis import strategies as st
 from pipeline.streaming import (
     CheckpointError,
     CheckpointStorage,
-    IterableInput,
     StreamRecord,
     StreamTask,
     StreamTaskOutput,
-    TaskCancelledError,
     Watermark,
 )
 
-from ....kit import TIMEOUT_S, tries
+from ....kit import tries
+from ....kit.scenarios import play
+from .stage import TaskStage
 from .task_fakes import (
     Crash,
     Element,
     HoldingOperator,
-    InputStatus,
-    LoggedOperator,
     OperatorContext,
     ScriptedInput,
-    TaskState,
     crash,
-    latest,
-    values,
 )
 
 pytestmark = pytest.mark.long
@@ -61,43 +56,35 @@ def test_a_restored_task_says_what_may_repeat(storage: CheckpointStorage, caplog
     assert "2 elements are processed again, outputs after number 0 may repeat" in caplog.text
 
 
-def test_restored_elements_come_before_new_ones(storage: CheckpointStorage) -> None:
-    source = ScriptedInput("a", "b", lambda: task.trigger_checkpoint() and None, crash)
-    task = StreamTask(source, HoldingOperator, lambda _: None, checkpoint_storage=storage)
-    with pytest.raises(Crash):
-        task.run()
-
-    output: list[Element] = []
-    again = ScriptedInput("a", "b", None, "c")
-    StreamTask(again, [HoldingOperator], output.append, checkpoint_storage=storage).run()
-
-    assert values(output) == ["a", "b", "c"]
-
-
-def test_a_finished_task_has_nothing_to_do(storage: CheckpointStorage) -> None:
-    StreamTask(IterableInput([1, 2]), HoldingOperator, lambda _: None, checkpoint_storage=storage).run()
-    log: list[Any] = []
-    source = ScriptedInput(1, 2)
-    again = StreamTask(source, lambda ctx: LoggedOperator(ctx, log), log.append, checkpoint_storage=storage)
-
-    again.run()
-
-    assert log == []
-    assert source.is_closed
-    assert again.recovery is not None
-    assert again.recovery.is_finished
-    assert again.state is TaskState.FINISHED
+SCENARIOS = {
+    "restored elements come before new ones": (
+        "hold", "run a b checkpoint crash -> raised Crash ; out | run a b - c -> out a b c",
+    ),
+    "a finished task has nothing to do": (
+        "hold", "run 1 2 -> out 1 2 | run 1 2 -> log ; out 1 2 ; closed True ; is_finished True ; state FINISHED",
+    ),
+    "a cancelled or failed task takes no last checkpoint": (
+        "", "run 1 crash -> raised Crash ; files | cancelled 1 -> raised TaskCancelledError ; files",
+    ),
+    "a task stopped with a savepoint goes on from there": (
+        "hold",
+        "run 1 2 savepoint 3 -> requests 1 ; files savepoint-00000001 ; state FINISHED ; has_ended False ; out"
+        " | run 1 2 savepoint 3 -> out 1 2 3",
+    ),
+    "a task that was drained with a savepoint does not go on": (
+        "hold",
+        "run 1 2 drain 3 -> requests 1 ; files savepoint-00000001 ; state FINISHED ; has_ended True ; out 1 2"
+        " | run 1 2 drain 3 -> out 1 2",
+    ),
+    "a savepoint requested at the end is the last checkpoint": (
+        "hold", "run 1 last -> requests 1 ; out 1 ; is_finished True",
+    ),
+}  # fmt: skip
 
 
-def test_a_cancelled_or_failed_task_takes_no_last_checkpoint(storage: CheckpointStorage) -> None:
-    with pytest.raises(Crash):
-        StreamTask(ScriptedInput(1, crash), [], lambda _: None, checkpoint_storage=storage).run()
-    task = StreamTask(ScriptedInput(1), [], lambda _: None, checkpoint_storage=storage)
-    task.cancel()
-    with pytest.raises(TaskCancelledError):
-        task.run()
-
-    assert storage.paths() == []
+@pytest.mark.parametrize(("chain", "script"), SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(storage: CheckpointStorage, chain: str, script: str) -> None:
+    play(TaskStage(chain, storage), script)
 
 
 def test_a_checkpoint_of_another_chain_is_refused(storage: CheckpointStorage) -> None:
@@ -108,48 +95,6 @@ def test_a_checkpoint_of_another_chain_is_refused(storage: CheckpointStorage) ->
 
     with pytest.raises(CheckpointError, match="a chain of 1 operators, and the task has 2"):
         StreamTask(ScriptedInput(), [HoldingOperator] * 2, lambda _: None, checkpoint_storage=storage).run()
-
-
-# ---------------------------------------------------------------------------------------------------------- savepoints
-
-
-@pytest.mark.parametrize("drain", [False, True])
-def test_a_task_stopped_with_a_savepoint_goes_on_from_there_unless_it_was_drained(
-    storage: CheckpointStorage, drain: bool
-) -> None:
-    output: list[Element] = []
-    log: list[Any] = []
-    stops: list[Future[int]] = []
-
-    def steps() -> ScriptedInput:
-        return ScriptedInput(1, 2, lambda: stops.append(task.stop_with_savepoint(drain=drain)), 3)
-
-    task = StreamTask(steps(), lambda ctx: HoldingOperator(ctx, log=log), output.append, checkpoint_storage=storage)
-    task.run()
-
-    assert stops[0].result(TIMEOUT_S) == 1
-    assert [path.name for path in storage.paths()] == ["savepoint-00000001"]
-    assert task.state is TaskState.FINISHED
-    assert ("op end_input" in log) is drain
-    assert values(output) == ([1, 2] if drain else [])
-    StreamTask(steps(), HoldingOperator, output.append, checkpoint_storage=storage).run()
-    assert values(output) == ([1, 2] if drain else [1, 2, 3])
-
-
-def test_a_savepoint_requested_at_the_end_is_the_last_checkpoint(storage: CheckpointStorage) -> None:
-    def ask() -> InputStatus:
-        stops.append(task.stop_with_savepoint())
-        return InputStatus.END_OF_INPUT
-
-    stops: list[Future[int]] = []
-    output: list[Element] = []
-    task = StreamTask(ScriptedInput(1, ask), HoldingOperator, output.append, checkpoint_storage=storage)
-
-    task.run()
-
-    assert stops[0].result(TIMEOUT_S) == 1
-    assert values(output) == [1]
-    assert latest(storage.folder).is_finished
 
 
 # ------------------------------------------------------------------------------------------- random interleavings
