@@ -8,12 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pipeline.lookup import (
-    FunctionTable,
-    LookupMetrics,
-    TableUnavailableError,
-    register_lookup_metrics,
-)
+from pipeline.lookup import FunctionTable, LookupMetrics, TableUnavailableError, register_lookup_metrics
 from pipeline.streaming import AsyncFunction, CallMetrics, ordered_wait
 
 from .fakes import TIMEOUT_S, LookupFunction, opened, run

@@ -22,16 +22,7 @@ from pipeline.streaming import AsyncFunction, ordered_wait
 from ....kit import TIMEOUT_S, in_threads, until
 from ....kit.forked import forks, in_child
 from ....kit.switching import switching_often
-from .harness import (
-    AnswerBox,
-    CallHost,
-    HandFunction,
-    Harness,
-    HostCall,
-    LoopHost,
-    Parking,
-    make_host,
-)
+from .harness import AnswerBox, CallHost, HandFunction, Harness, HostCall, LoopHost, Parking, make_host
 
 pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), *forks]
 

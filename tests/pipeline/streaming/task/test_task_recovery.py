@@ -10,26 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streaming import (
-    CheckpointError,
-    CheckpointStorage,
-    StreamRecord,
-    StreamTask,
-    StreamTaskOutput,
-    Watermark,
-)
+from pipeline.streaming import CheckpointError, CheckpointStorage, StreamRecord, StreamTask, StreamTaskOutput, Watermark
 
 from ....kit import tries
 from ....kit.scenarios import play
 from .stage import TaskStage
-from .task_fakes import (
-    Crash,
-    Element,
-    HoldingOperator,
-    OperatorContext,
-    ScriptedInput,
-    crash,
-)
+from .task_fakes import Crash, Element, HoldingOperator, OperatorContext, ScriptedInput, crash
 
 pytestmark = pytest.mark.long
 
