@@ -1,19 +1,20 @@
-"""Rules C6 of the reference: timers in real time. The other rules are in test_timers_*.py and test_manual_clock.py."""
+"""The time service with a thread of its own. What all services promise is in test_timer_contract.py."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from typing import Any
 
 import pytest
 
 from dispatcher import DispatcherError
 from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService
-from dispatcher.mailbox.time_service import TimerFuture
 
-from ...kit import until_released
-from .conftest import TIMEOUT_S, AnnouncingCondition
+from ...kit import in_threads, until, until_released
+from .conftest import TIMEOUT_S
 from .timer_services import FAR_MS, BusyTime, Hold, Reporter, SteppedTime, fail
 
 
@@ -24,49 +25,54 @@ class TimeOut:
 
 
 @pytest.fixture
-def service(system: SystemProcessingTimeService) -> SystemProcessingTimeService:
-    return system
-
-
-def test_a_timer_fires_once_its_time_has_passed_and_gets_that_time(service: SystemProcessingTimeService) -> None:
-    calls: list[tuple[int, int]] = []
-    due_ms = service.current_processing_time() + 3
-
-    future = service.register_timer(due_ms, lambda ms: calls.append((ms, service.current_processing_time())))
-    future.result(TIMEOUT_S)
-
-    [(told_ms, fired_at_ms)] = calls
-    assert told_ms == due_ms
-    assert fired_at_ms > due_ms
-
-
-def test_a_timer_does_not_fire_as_long_as_it_is_still_its_time(fired: list[int]) -> None:
+def stepped() -> Iterator[SteppedTime]:
     service = SteppedTime()
-
-    due_now = service.register_timer(1000, fired.append)
-    service.register_timer(999, fired.append).result(TIMEOUT_S)
-    before = list(fired)
-    service.set_time(1001)
-    due_now.result(TIMEOUT_S)
+    yield service
     assert service.shutdown(TIMEOUT_S)
 
-    assert before == [999]
-    assert fired == [999, 1000]
+
+def refuses_tasks(system: SystemProcessingTimeService) -> bool:
+    with pytest.raises(DispatcherError, match="shut down"):
+        system.register_timer(1, fail)
+    return True
 
 
-def test_timers_fire_in_the_order_of_their_times_and_of_their_registration(
-    service: SystemProcessingTimeService,
+# -- when it fires ---------------------------------------------------------------------------------------------------
+
+
+def test_a_timer_fires_once_its_time_has_passed_and_gets_that_time(system: SystemProcessingTimeService) -> None:
+    calls: list[tuple[int, int]] = []
+    due_ms = system.current_processing_time() + 3
+
+    system.register_timer(due_ms, lambda ms: calls.append((ms, system.current_processing_time()))).result(TIMEOUT_S)
+
+    [(told_ms, fired_at_ms)] = calls
+    assert told_ms == due_ms < fired_at_ms
+
+
+def test_in_real_time_a_task_runs_again_and_again_for_times_one_period_apart(
+    system: SystemProcessingTimeService, fired: list[int]
 ) -> None:
-    names: list[str] = []
-    hold = Hold(service)
-    registered = [(3, "c"), (1, "a"), (3, "d"), (2, "b")]
+    before_ms = system.current_processing_time()
 
-    futures = [service.register_timer(ms, lambda _, name=name: names.append(name)) for ms, name in registered]  # type: ignore[misc]
-    hold.let_go.set()
-    for future in futures:
-        future.result(TIMEOUT_S)
+    system.schedule_at_fixed_rate(fired.append, 2, 3)
+    until(lambda: len(fired) >= 4, "four runs")
 
-    assert names == ["a", "b", "c", "d"]
+    assert fired[0] >= before_ms + 2
+    assert fired[:4] == [fired[0] + 3 * each for each in range(4)]
+
+
+def test_a_periodic_task_is_due_at_its_time_and_a_timer_1_ms_later(stepped: SteppedTime, fired: list[int]) -> None:
+    stepped.register_timer(1010, lambda ms: fired.append(-ms))
+    stepped.schedule_at_fixed_rate(fired.append, 10, 500)
+
+    stepped.set_time(1010)
+    stepped.settle()
+    at_their_time = list(fired)
+    stepped.set_time(1011)
+    stepped.settle()
+
+    assert (at_their_time, fired) == ([1010], [1010, -1010])
 
 
 def test_timers_of_one_time_fire_in_the_order_of_registration_on_a_busy_machine() -> None:
@@ -75,59 +81,73 @@ def test_timers_of_one_time_fire_in_the_order_of_registration_on_a_busy_machine(
     names: list[str] = []
 
     service.pauses_ms = [7, 7]
-    futures = [service.register_timer(5000, lambda _, name=name: names.append(name)) for name in "ab"]  # type: ignore[misc]
+    for name in "ab":
+        service.register_timer(5000, lambda _, name=name: names.append(name))  # type: ignore[misc]
     service.pauses_ms = [7]
-    futures.append(service.register_timer(5000, lambda _: names.append("c")))
+    last = service.register_timer(5000, lambda _: names.append("c"))
     service.set_time(6000)
-    for future in futures:
-        future.result(TIMEOUT_S)
+    last.result(TIMEOUT_S)
     assert service.shutdown(TIMEOUT_S)
 
     assert names == ["a", "b", "c"]
 
 
-def test_a_timer_of_the_past_does_not_wait_for_one_of_the_future(
-    service: SystemProcessingTimeService, fired: list[int]
-) -> None:
-    service.register_timer(service.current_processing_time() + FAR_MS, fired.append)
-
-    service.register_timer(5, fired.append).result(TIMEOUT_S)
-
-    assert fired == [5]
-
-
-def test_a_timer_at_the_end_of_all_time_does_not_disturb_the_others(
-    service: SystemProcessingTimeService, fired: list[int]
-) -> None:
+def test_a_timer_at_the_end_of_all_time_does_not_disturb_the_others(stepped: SteppedTime, fired: list[int]) -> None:
     """A wait that long raises OverflowError, which ended the thread."""
-    service._tasks.changed = wake = AnnouncingCondition(service._tasks.lock)
-    service.register_timer(2**63 - 1, fired.append)
-    assert wake.waiting.wait(TIMEOUT_S)
+    stepped.register_timer(2**63 - 1, fired.append)
+    stepped.settle()
 
-    service.register_timer(5, fired.append).result(TIMEOUT_S)
+    stepped.register_timer(5, fired.append).result(TIMEOUT_S)
 
     assert fired == [5]
 
 
-def test_a_cancelled_timer_does_not_fire(service: SystemProcessingTimeService, fired: list[int]) -> None:
-    hold = Hold(service)
-    cancelled = service.register_timer(1, fired.append)
-    other = service.register_timer(2, fired.append)
+def test_on_the_timer_thread_too_a_fixed_delay_starts_with_the_end_of_a_run(stepped: SteppedTime) -> None:
+    runs: list[int] = []
 
-    assert cancelled.cancel()
-    hold.let_go.set()
-    other.result(TIMEOUT_S)
+    def run(scheduled_ms: int) -> None:
+        runs.append(scheduled_ms)
+        if len(runs) == 1:
+            stepped.set_time(1017)
 
-    assert fired == [2]
-    with pytest.raises(CancelledError):
-        cancelled.result(0)
+    stepped.schedule_with_fixed_delay(run, 10, 5)
+    for now_ms in (1010, 1021, 1022):
+        stepped.set_time(now_ms)
+        stepped.settle()
+
+    assert runs == [1010, 1022]
 
 
-def test_cancelling_a_timer_releases_the_objects_of_its_callback_at_once(service: SystemProcessingTimeService) -> None:
+@pytest.mark.parametrize("step_ms", [-3_600_000, -1, 1, 3_600_000])
+def test_setting_the_clock_changes_no_period_and_no_delay(stepped: SteppedTime, step_ms: int) -> None:
+    """Set back by an hour, no task ran for an hour; set forward, one at a fixed rate ran 3,600 times at once."""
+    at_rate: list[int] = []
+    with_delay: list[int] = []
+    timer: list[int] = []
+    stepped.schedule_at_fixed_rate(at_rate.append, 1000, 1000)
+    stepped.schedule_with_fixed_delay(with_delay.append, 1000, 1000)
+    stepped.register_timer(1500, timer.append)
+
+    stepped.set_clock(1000 + step_ms)
+    timers_by_then = []
+    for ms in (500, 1, 499, 1000, 1000):
+        stepped.set_time(stepped.now_ms + ms)
+        stepped.settle()
+        timers_by_then.append(len(timer))
+
+    assert at_rate == [2000, 3000, 4000]
+    assert with_delay == [2000, 3000 + step_ms, 4000 + step_ms]
+    assert (timers_by_then, timer) == ([0, 1, 1, 1, 1], [1500])
+
+
+# -- what it keeps ---------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_a_timer_releases_the_objects_of_its_callback_at_once(system: SystemProcessingTimeService) -> None:
     """Nearly all time-outs are cancelled long before: each was kept, with what its callback holds, until it was due."""
     callback = TimeOut()
     kept = weakref.ref(callback)
-    future = service.register_timer(service.current_processing_time() + FAR_MS, callback)
+    future = system.register_timer(system.current_processing_time() + FAR_MS, callback)
     del callback
 
     assert kept() is not None
@@ -136,74 +156,44 @@ def test_cancelling_a_timer_releases_the_objects_of_its_callback_at_once(service
     assert kept() is None
 
 
-def test_a_callback_that_has_run_releases_its_objects(service: SystemProcessingTimeService) -> None:
+def test_a_callback_that_has_run_releases_its_objects(system: SystemProcessingTimeService) -> None:
     """The thread kept its last callback until the next timer was due, and so did the future."""
     ended = threading.Event()
     callback = TimeOut()
     weakref.finalize(callback, ended.set)
 
-    future = service.register_timer(1, callback)
+    future = system.register_timer(1, callback)
     del callback
 
     until_released(ended.is_set, "the end of the callback")
     assert future.result(TIMEOUT_S) is None
 
 
-def test_cancelled_timers_take_up_no_more_room_than_those_that_wait(service: SystemProcessingTimeService) -> None:
-    due_ms = service.current_processing_time() + FAR_MS
-    waiting = [service.register_timer(due_ms, lambda _: None) for _ in range(100)]
-
-    for _ in range(5000):
-        service.register_timer(due_ms, lambda _: None).cancel()
-
-    assert len(service._tasks._heap) <= 2 * len(waiting) + 65
-
-
-def test_timers_that_wait_survive_the_clearing_of_cancelled_ones(
-    service: SystemProcessingTimeService, fired: list[int]
+def test_cancelled_timers_take_up_no_more_room_than_those_that_wait_which_survive_their_clearing(
+    system: SystemProcessingTimeService, fired: list[int]
 ) -> None:
-    hold = Hold(service)
-    waiting = [service.register_timer(ms, fired.append) for ms in range(3000, 0, -1)]
+    hold = Hold(system)
+    far_ms = system.current_processing_time() + FAR_MS
+    waiting = [system.register_timer(ms, fired.append) for ms in range(300, 0, -1)]
 
-    for _ in range(5000):
-        service.register_timer(service.current_processing_time() + FAR_MS, fired.append).cancel()
+    for _ in range(2000):
+        system.register_timer(far_ms, fired.append).cancel()
+    room = len(system._tasks._heap)
     hold.let_go.set()
-    for future in waiting:
-        future.result(TIMEOUT_S)
+    assert wait(waiting, TIMEOUT_S).not_done == set()
 
-    assert fired == list(range(1, 3001))
-
-
-def test_a_callback_may_register_timers(service: SystemProcessingTimeService, fired: list[int]) -> None:
-    registered: list[TimerFuture] = []
-    first = service.register_timer(1, lambda _: registered.append(service.register_timer(2, fired.append)))
-
-    first.result(TIMEOUT_S)
-    registered[0].result(TIMEOUT_S)
-
-    assert fired == [2]
+    assert room <= 2 * len(waiting) + 65
+    assert fired == list(range(1, 301))
 
 
-def test_a_callback_s_error_is_reported_and_the_next_timer_fires(fired: list[int]) -> None:
-    reporter = Reporter()
-    service = SystemProcessingTimeService("timers", reporter)
-    hold = Hold(service)
-
-    failing = service.register_timer(1, fail)
-    after = service.register_timer(2, fired.append)
-    hold.let_go.set()
-    after.result(TIMEOUT_S)
-    assert service.shutdown(TIMEOUT_S)
-
-    assert reporter.errors == [failing.exception(0)]
-    assert fired == [2]
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_without_on_error_a_callback_s_error_is_logged(
-    service: SystemProcessingTimeService, fired: list[int], caplog: pytest.LogCaptureFixture
+    system: SystemProcessingTimeService, fired: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    service.register_timer(1, fail)
-    service.register_timer(2, fired.append).result(TIMEOUT_S)
+    system.register_timer(1, fail)
+    system.register_timer(2, fired.append).result(TIMEOUT_S)
 
     assert "a timer's callback failed" in caplog.text
     assert "LookupError: timer of 1 ms" in caplog.text
@@ -225,26 +215,6 @@ def test_an_on_error_that_fails_does_not_end_the_thread(
     assert "LookupError: timer of 1 ms" in caplog.text
 
 
-def test_each_timer_that_many_threads_register_fires_once(service: SystemProcessingTimeService) -> None:
-    threads, timers = 4, 300
-    start = threading.Barrier(threads)
-    fired: list[int] = []
-
-    def register(first: int) -> None:
-        start.wait(TIMEOUT_S)
-        for ms in range(first, first + timers):
-            service.register_timer(ms, fired.append)
-
-    registering = [threading.Thread(target=register, args=(each * timers,)) for each in range(threads)]
-    for thread in registering:
-        thread.start()
-    for thread in registering:
-        thread.join(TIMEOUT_S)
-    service.register_timer(service.current_processing_time() - 1, lambda _: None).result(TIMEOUT_S)
-
-    assert sorted(fired) == list(range(threads * timers))
-
-
 def test_an_error_reported_to_a_mailbox_is_raised_by_its_loop(processor: MailboxProcessor) -> None:
     service = SystemProcessingTimeService("timers", on_error=processor.report_throwable)
     service.register_timer(1, fail)
@@ -256,7 +226,7 @@ def test_an_error_reported_to_a_mailbox_is_raised_by_its_loop(processor: Mailbox
 
 
 def test_a_thread_that_cannot_be_started_leaves_the_service_as_it_was(
-    service: SystemProcessingTimeService, fired: list[int], monkeypatch: pytest.MonkeyPatch
+    system: SystemProcessingTimeService, fired: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All later timers were taken, and waited for a thread that was not there."""
 
@@ -266,7 +236,239 @@ def test_a_thread_that_cannot_be_started_leaves_the_service_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fail_to_start)
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            service.register_timer(1, fired.append)
-    service.register_timer(2, fired.append).result(TIMEOUT_S)
+            system.register_timer(1, fired.append)
+    system.register_timer(2, fired.append).result(TIMEOUT_S)
 
     assert fired == [2]
+
+
+# -- cancelling: which thread owns the task --------------------------------------------------------------------------
+
+
+class Pausing:
+    """The queue's `run`, which stops between the taking of a task and its run."""
+
+    def __init__(self, service: SystemProcessingTimeService, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken = threading.Event()
+        self.let_go = threading.Event()
+        self._run = service._tasks.run
+        monkeypatch.setattr(service._tasks, "run", self)
+
+    def __call__(self, *arguments: Any) -> None:
+        self.taken.set()
+        assert self.let_go.wait(TIMEOUT_S)
+        self._run(*arguments)
+
+
+def test_a_timer_that_runs_cannot_be_cancelled(system: SystemProcessingTimeService) -> None:
+    hold = Hold(system)
+
+    cancelled = hold.future.cancel()
+    hold.let_go.set()
+
+    assert not cancelled
+    assert hold.future.result(TIMEOUT_S) is None
+
+
+@pytest.mark.parametrize("is_periodic", [False, True])
+def test_of_what_is_about_to_run_only_a_periodic_task_can_be_cancelled(
+    system: SystemProcessingTimeService, fired: list[int], monkeypatch: pytest.MonkeyPatch, is_periodic: bool
+) -> None:
+    """Shown with the thread held between the two: a caller that got True would still see the callback run."""
+    pausing = Pausing(system, monkeypatch)
+    future = (
+        system.schedule_at_fixed_rate(fired.append, 0, 1) if is_periodic else system.register_timer(1, fired.append)
+    )
+    assert pausing.taken.wait(TIMEOUT_S)
+
+    cancelled = future.cancel()
+    pausing.let_go.set()
+    system.register_timer(2, lambda _: None).result(TIMEOUT_S)
+
+    assert cancelled == future.cancelled() == is_periodic
+    assert fired == ([] if is_periodic else [1])
+
+
+@pytest.mark.parametrize("end", [lambda system, future: future.cancel(), lambda system, future: system.quiesce()])
+def test_a_periodic_task_that_runs_when_it_is_cancelled_or_its_service_ends_is_cancelled_with_that_run(
+    system: SystemProcessingTimeService, end: Callable[[SystemProcessingTimeService, Future[None]], Any]
+) -> None:
+    entered, let_go = threading.Event(), threading.Event()
+    runs: list[int] = []
+
+    def run(scheduled_ms: int) -> None:
+        runs.append(scheduled_ms)
+        entered.set()
+        assert let_go.wait(TIMEOUT_S)
+
+    future = system.schedule_at_fixed_rate(run, 0, 1)
+    assert entered.wait(TIMEOUT_S)
+    end(system, future)
+    let_go.set()
+
+    assert future in wait([future], TIMEOUT_S).done
+    assert system.quiesce().result(TIMEOUT_S) is None
+    assert (len(runs), future.cancelled()) == (1, True)
+
+
+def test_a_timer_that_is_cancelled_while_it_fires_is_either_cancelled_or_fired(
+    system: SystemProcessingTimeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    fired: set[int] = set()
+    hold = Hold(system)
+    futures = [system.register_timer(number, fired.add) for number in range(1, 500)]
+    answers: list[list[bool]] = []
+
+    def cancel_all() -> None:
+        answers.append([future.cancel() for future in reversed(futures)])
+
+    in_threads(cancel_all, cancel_all, hold.let_go.set)
+
+    assert wait(futures, TIMEOUT_S).not_done == set()
+    cancelled = {number for number, future in enumerate(futures, 1) if future.cancelled()}
+    assert fired.isdisjoint(cancelled)
+    assert len(fired) + len(cancelled) == len(futures)
+    assert answers == [[future.cancelled() for future in reversed(futures)]] * 2
+    assert caplog.text == ""
+
+
+# -- its end ---------------------------------------------------------------------------------------------------------
+
+
+def test_to_quiesce_waits_for_the_running_callback_but_lets_no_other_begin(
+    system: SystemProcessingTimeService, fired: list[int]
+) -> None:
+    hold = Hold(system)
+    system.register_timer(1, fired.append)
+
+    terminated = system.quiesce()
+    while_it_ran = (terminated.done(), terminated.cancel())
+    hold.let_go.set()
+
+    assert terminated.result(TIMEOUT_S) is None
+    assert while_it_ran == (False, False)
+    assert hold.future.done()
+    assert fired == []
+
+
+@pytest.mark.parametrize("is_quiesced", [False, True])
+@pytest.mark.parametrize("shutdown", ["shutdown", "shutdown_uninterruptible"])
+def test_shutdown_says_whether_the_running_callback_has_ended_and_no_other_begins(
+    system: SystemProcessingTimeService, fired: list[int], shutdown: str, is_quiesced: bool
+) -> None:
+    hold = Hold(system)
+    system.register_timer(1, fired.append)
+    if is_quiesced:
+        system.quiesce()
+
+    in_time = getattr(system, shutdown)(0)
+    hold.let_go.set()
+
+    assert (in_time, getattr(system, shutdown)(TIMEOUT_S)) == (False, True)
+    assert hold.future.done()
+    assert fired == []
+    assert refuses_tasks(system)
+
+
+class InterruptedJoin:
+    """A thread's `join` that is interrupted the first times, at a moment when the service's callback still runs."""
+
+    def __init__(self, system: SystemProcessingTimeService, interrupts: int) -> None:
+        self.hold = Hold(system)
+        assert system._thread is not None
+        self._join = system._thread.join
+        self.interrupts = interrupts
+        system._thread.join = self  # type: ignore[method-assign]
+
+    def __call__(self, timeout: float | None = None) -> None:
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        self.hold.let_go.set()
+        self._join(timeout)
+
+
+@pytest.mark.parametrize(
+    ("shutdown", "timeout_s", "interrupts", "left", "is_over"),
+    [
+        pytest.param("shutdown", TIMEOUT_S, 1, 0, False, id="an interrupt ends a shutdown, which holds"),
+        pytest.param("shutdown_uninterruptible", TIMEOUT_S, 3, 0, True, id="an uninterruptible one waits to the end"),
+        pytest.param("shutdown_uninterruptible", 0, 1000, 999, False, id="and ends with its deadline"),
+    ],
+)
+def test_interrupts_of_a_shutdown(
+    system: SystemProcessingTimeService, shutdown: str, timeout_s: float, interrupts: int, left: int, is_over: bool
+) -> None:
+    join = InterruptedJoin(system, interrupts)
+
+    with pytest.raises(KeyboardInterrupt):
+        getattr(system, shutdown)(timeout_s)
+    seen = (join.interrupts, system.is_terminated())
+    join.interrupts = 0
+    join.hold.let_go.set()
+
+    assert seen == (left, is_over)
+    assert refuses_tasks(system)
+
+
+def test_an_interrupt_before_anything_was_done_does_not_lose_the_shutdown(
+    system: SystemProcessingTimeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = system.register_timer(system.current_processing_time() + FAR_MS, fail)
+    end = system._tasks.end
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted_end(*args: Any) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        end(*args)
+
+    monkeypatch.setattr(system._tasks, "end", interrupted_end)
+    with pytest.raises(KeyboardInterrupt):
+        system.shutdown_uninterruptible(0)
+
+    assert pending.cancelled()
+    assert refuses_tasks(system)
+
+
+# -- many threads ----------------------------------------------------------------------------------------------------
+
+
+def test_each_timer_that_many_threads_register_fires_once_on_one_thread() -> None:
+    system = SystemProcessingTimeService()
+    fired: list[int] = []
+    threads: set[int] = set()
+
+    def register(first: int) -> None:
+        system.register_timer(1, lambda _: threads.add(threading.get_ident()))
+        for ms in range(first, first + 300):
+            system.register_timer(ms, fired.append)
+
+    in_threads(*(lambda number=number: register(number * 300) for number in range(4)))
+    system.register_timer(system.current_processing_time() - 1, lambda _: None).result(TIMEOUT_S)
+
+    assert system.shutdown(TIMEOUT_S)
+    assert sorted(fired) == list(range(1200))
+    assert len(threads) == 1
+
+
+def test_tasks_that_are_registered_while_the_service_quiesces_all_come_to_an_end_or_never_run() -> None:
+    """Nothing fires once the future of quiesce is done, and no task waits for a thread that has ended."""
+    system = SystemProcessingTimeService()
+    fired: list[int] = []
+    by_then: list[int] = []
+    registered: list[Future[None]] = []
+
+    def register() -> None:
+        for number in range(200):
+            registered.append(system.register_timer(number, fired.append))
+
+    def quiesce() -> None:
+        system.quiesce().result(TIMEOUT_S)
+        by_then.append(len(fired))
+
+    in_threads(register, register, quiesce)
+
+    assert by_then == [len(fired)]
+    assert sum(future.done() and not future.cancelled() for future in registered) == len(fired)
+    assert system._tasks.size() == 0

@@ -1,4 +1,4 @@
-"""One user's view of a time service, whose callbacks run as mail."""
+"""One user's view of a time service, whose callbacks run as mail. Its contract is in test_timer_contract.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import wait
-from typing import Any
 
 import pytest
 
@@ -19,22 +18,14 @@ from dispatcher.mailbox import (
     SystemProcessingTimeService,
     TaskMailbox,
 )
-from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 
 from .conftest import TIMEOUT_S, on_another_thread
-from .timer_services import Hold, fail
+from .timer_services import AtOnce, Hold, fail
 
 
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(100)
-
-
-class AtOnce:
-    """An executor that runs each mail while it is sent."""
-
-    def execute(self, command: Callable[[], Any], *_: Any) -> None:
-        command()
 
 
 def view_of(service: ProcessingTimeService) -> MailboxTimeService:
@@ -51,17 +42,6 @@ def mailed(clock: ManualClock, mailbox: TaskMailbox) -> MailboxTimeService:
     return MailboxTimeService(clock, MailboxExecutor(mailbox, 0))
 
 
-Register = Callable[[MailboxTimeService, TimerCallback], TimerFuture]
-
-each_kind = pytest.mark.parametrize(
-    "register",
-    [
-        pytest.param(lambda timers, callback: timers.register_timer(110, callback), id="timer"),
-        pytest.param(lambda timers, callback: timers.schedule_at_fixed_rate(callback, 10, 50), id="fixed rate"),
-        pytest.param(lambda timers, callback: timers.schedule_with_fixed_delay(callback, 10, 50), id="fixed delay"),
-    ],
-)
-
 # -- an operator's view ----------------------------------------------------------------------------------------------
 
 
@@ -71,51 +51,14 @@ def test_the_time_is_that_of_the_service(timers: MailboxTimeService, clock: Manu
     assert timers.current_processing_time() == 123
 
 
-def test_periodic_tasks_run_until_they_are_cancelled(
-    timers: MailboxTimeService, clock: ManualClock, fired: list[int]
-) -> None:
-    future = timers.schedule_at_fixed_rate(fired.append, 10, 5)
-    clock.advance(17)
-
-    future.cancel()
-    clock.advance(100)
-
-    assert fired == [110, 115]
-
-
-@each_kind
-def test_once_quiesced_nothing_is_registered_with_the_service(
-    timers: MailboxTimeService, clock: ManualClock, register: Register
-) -> None:
+def test_once_quiesced_nothing_is_registered_with_the_service(timers: MailboxTimeService, clock: ManualClock) -> None:
     timers.quiesce()
 
-    future = register(timers, lambda _: None)
-    clock.advance(100)
+    timers.register_timer(110, fail)
+    timers.schedule_at_fixed_rate(fail, 10, 50)
+    timers.schedule_with_fixed_delay(fail, 10, 50)
 
     assert clock.pending_timers == 0
-    assert not future.done()
-
-
-@each_kind
-def test_a_task_of_a_quiesced_view_can_be_cancelled(timers: MailboxTimeService, register: Register) -> None:
-    timers.quiesce()
-    future = register(timers, lambda _: None)
-
-    assert future.cancel()
-
-    assert future in wait([future], timeout=0).done
-
-
-@each_kind
-def test_once_quiesced_what_was_pending_fires_to_nothing(
-    timers: MailboxTimeService, clock: ManualClock, fired: list[int], register: Register
-) -> None:
-    register(timers, fired.append)
-
-    timers.quiesce()
-    clock.advance(100)
-
-    assert fired == []
 
 
 def test_other_users_of_the_service_do_not_notice(
@@ -129,22 +72,6 @@ def test_other_users_of_the_service_do_not_notice(
 
     assert fired == [110]
     assert not clock.is_terminated()
-
-
-def test_without_a_running_callback_it_is_quiesced_at_once(timers: MailboxTimeService) -> None:
-    assert timers.quiesce().result(0) is None
-
-
-def test_all_calls_of_quiesce_return_the_same_future_which_none_can_cancel(timers: MailboxTimeService) -> None:
-    during: list[Any] = []
-    clock = ManualClock()
-    timers = view_of(clock)
-    timers.register_timer(1, lambda _: during.extend([timers.quiesce(), timers.quiesce().cancel()]))
-
-    clock.advance(1)
-
-    assert during == [timers.quiesce(), False]
-    assert timers.quiesce().done()
 
 
 def test_the_future_waits_for_all_running_callbacks(timers: MailboxTimeService, clock: ManualClock) -> None:
@@ -172,16 +99,6 @@ def test_the_future_waits_for_a_callback_on_the_timer_thread(system: SystemProce
 
     assert not while_it_ran
     assert quiesced.result(TIMEOUT_S) is None
-
-
-def test_a_callback_that_raises_has_ended_too(timers: MailboxTimeService, clock: ManualClock) -> None:
-    future = timers.register_timer(110, fail)
-
-    with pytest.raises(LookupError):
-        clock.advance(10)
-
-    assert timers.quiesce().done()
-    assert isinstance(future.exception(0), LookupError)
 
 
 class PausingLock:
@@ -260,18 +177,6 @@ def test_a_timer_of_a_mailbox_is_run_as_mail_on_its_thread(
     assert future.done()
     assert mail.description == "timer of 110 ms"
     assert calls == [(110, threading.current_thread().name)]
-
-
-def test_a_periodic_task_of_a_mailbox_sends_a_mail_for_each_run(
-    mailed: MailboxTimeService, clock: ManualClock, mailbox: TaskMailbox, fired: list[int]
-) -> None:
-    mailed.schedule_at_fixed_rate(fired.append, 10, 5)
-
-    clock.advance(15)
-    while (mail := mailbox.try_take(0)) is not None:
-        mail.run()
-
-    assert fired == [110, 115]
 
 
 def test_a_cancelled_timer_sends_no_mail(mailed: MailboxTimeService, clock: ManualClock, mailbox: TaskMailbox) -> None:
