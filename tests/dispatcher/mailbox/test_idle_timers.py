@@ -1,16 +1,19 @@
-"""Rules C4 of the reference: what a suspension's timer counts as idle, and the timer that adds it up."""
+"""What a suspension's timer counts as idle, and the timer that adds it up.
+
+When the processor marks its start and its end is in test_processor_model.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
 from dispatcher.mailbox import MailboxController, MailboxProcessor
 from dispatcher.mailbox.processor import IdleTimer
 
-from .conftest import TIMEOUT_S, Action, LoggingTimer, announce_waits, on_another_thread
+from .conftest import TIMEOUT_S, Action, LoggingTimer, on_another_thread
 
 
 class Clock:
@@ -54,43 +57,6 @@ def suspend(processor: MailboxProcessor, action: Action, timer: LoggingTimer | I
 
 
 # -- what the processor marks ----------------------------------------------------------------------------------------
-
-
-def test_a_batch_is_left_out_as_a_whole(processor: MailboxProcessor, action: Action, timer: LoggingTimer) -> None:
-    suspend(processor, action, timer)
-    action.mail(processor, "a")
-    action.mail(processor, "b")
-    processor.main_mailbox_executor.execute(lambda: on_another_thread(processor.suspend))
-
-    processor.run_mailbox_loop()
-
-    assert action.log == ["timer ends", "a", "b", "timer starts"]
-
-
-def test_the_run_of_a_mail_that_was_waited_for_does_not_count_as_idle(action: Action, timer: LoggingTimer) -> None:
-    """The end is marked after the wait, so that waiting counts."""
-    with ThreadPoolExecutor(1) as pool:
-        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
-        action.turns = [suspend_with(timer, action)]
-        waiting = announce_waits(processor.mailbox)
-        loop = pool.submit(processor.run_mailbox_loop)
-        for name in ("a", "b"):
-            assert waiting.wait(TIMEOUT_S)
-            waiting.clear()
-            action.log.append("waited")
-            action.mail(processor, name)
-        assert waiting.wait(TIMEOUT_S)
-        action.log.append("waited")
-
-        processor.suspend()
-        loop.result(TIMEOUT_S)
-
-    assert action.log == [
-        *("action", "timer starts"),
-        *("waited", "timer ends", "a", "timer starts"),
-        *("waited", "timer ends", "b", "timer starts"),
-        *("waited", "timer ends", "timer starts"),
-    ]
 
 
 def test_a_suspension_without_a_timer_marks_nothing(

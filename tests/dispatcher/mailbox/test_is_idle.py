@@ -7,44 +7,30 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from dispatcher.mailbox import MIN_PRIORITY, MailboxProcessor
 
 from .conftest import TIMEOUT_S, Action, announce_waits, do_nothing
 
 
-@pytest.fixture
-def suspended(processor: MailboxProcessor) -> MailboxProcessor:
-    """A processor whose default action has suspended itself."""
+def is_idle(processor: MailboxProcessor) -> list[bool]:
+    """What the processor and its executors say."""
+    return [processor.is_idle(), processor.mailbox_executor(0).is_idle(), processor.mailbox_executor(7).is_idle()]
+
+
+def test_a_suspended_default_action_without_mail_is_idle(processor: MailboxProcessor) -> None:
+    before = is_idle(processor)
     processor.run_mailbox_step()
-    return processor
+    suspended = is_idle(processor)
+    processor.main_mailbox_executor.execute(do_nothing)
+
+    assert (before, suspended, is_idle(processor)) == ([False] * 3, [True] * 3, [False] * 3)
 
 
-def is_idle(processor: MailboxProcessor) -> bool:
-    """What the processor and its executors say: the same."""
-    answers = {processor.is_idle(), processor.mailbox_executor(0).is_idle(), processor.mailbox_executor(7).is_idle()}
-    assert len(answers) == 1
-    return answers.pop()
+def test_the_main_executor_knows_no_processor_and_is_never_idle(processor: MailboxProcessor) -> None:
+    processor.run_mailbox_step()
 
-
-def test_a_suspended_default_action_without_mail_is_idle(suspended: MailboxProcessor) -> None:
-    assert is_idle(suspended)
-
-
-def test_an_available_default_action_is_not_idle(processor: MailboxProcessor) -> None:
-    assert not is_idle(processor)
-
-
-def test_with_mail_nothing_is_idle(suspended: MailboxProcessor) -> None:
-    suspended.main_mailbox_executor.execute(do_nothing)
-
-    assert not is_idle(suspended)
-
-
-def test_the_main_executor_knows_no_processor_and_is_never_idle(suspended: MailboxProcessor) -> None:
-    assert suspended.main_mailbox_executor.priority == MIN_PRIORITY
-    assert not suspended.main_mailbox_executor.is_idle()
+    assert processor.main_mailbox_executor.priority == MIN_PRIORITY
+    assert not processor.main_mailbox_executor.is_idle()
 
 
 def test_others_see_whether_the_mailbox_thread_waits(action: Action) -> None:

@@ -1,320 +1,147 @@
-"""Rules C4 of the reference: the latency of mail, measured now and then."""
+"""The latency of mail, measured now and then."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from dispatcher.mailbox import (
     MailboxController,
-    MailboxExecutor,
     MailboxMetricsController,
     MailboxProcessor,
     MailboxStateError,
     ManualClock,
-    TaskMailbox,
 )
 from dispatcher.util.histogram import Histogram
 
+from ...kit.scenarios import play
 from .conftest import do_nothing, on_another_thread
-
-INTERVAL_MS = 1000
-"""The default."""
-
-
-class FakeNs:
-    """The clock of the latencies: each mail takes as long as the test lets it."""
-
-    def __init__(self) -> None:
-        self.now_ns = 5
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def ns() -> FakeNs:
-    return FakeNs()
-
-
-@pytest.fixture
-def metrics(ns: FakeNs) -> MailboxMetricsController:
-    return MailboxMetricsController(clock_ns=ns)
-
-
-@pytest.fixture
-def executor(mailbox: TaskMailbox) -> MailboxExecutor:
-    return MailboxExecutor(mailbox, 0)
-
-
-@pytest.fixture
-def started(
-    metrics: MailboxMetricsController, clock: ManualClock, executor: MailboxExecutor
-) -> MailboxMetricsController:
-    metrics.set_up_latency_measurement(clock, executor)
-    metrics.start_latency_measurement()
-    return metrics
-
-
-def measurements(metrics: MailboxMetricsController) -> int:
-    return sum(metrics.latency.counts)
-
-
-# -- set up and start ------------------------------------------------------------------------------------------------
-
-
-def test_it_is_set_up_once(metrics: MailboxMetricsController, clock: ManualClock, executor: MailboxExecutor) -> None:
-    metrics.set_up_latency_measurement(clock, executor)
-
-    with pytest.raises(MailboxStateError, match="set up already"):
-        metrics.set_up_latency_measurement(ManualClock(), executor)
-
-    assert metrics.is_waiting_for_start
-
-
-def test_it_is_started_once(started: MailboxMetricsController, clock: ManualClock) -> None:
-    with pytest.raises(MailboxStateError, match="started already"):
-        started.start_latency_measurement()
-
-    assert not started.is_waiting_for_start
-    assert clock.pending_timers == 1
-
-
-def test_it_is_started_only_after_it_was_set_up(metrics: MailboxMetricsController) -> None:
-    with pytest.raises(MailboxStateError, match="not set up"):
-        metrics.start_latency_measurement()
-
-    assert not metrics.is_waiting_for_start
-
-
-def test_setting_it_up_registers_no_timer(
-    metrics: MailboxMetricsController, clock: ManualClock, executor: MailboxExecutor
-) -> None:
-    metrics.set_up_latency_measurement(clock, executor)
-
-    assert clock.pending_timers == 0
-
-
-# -- measuring -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("interval_ms", [INTERVAL_MS, 7])
-def test_the_first_mail_is_sent_after_one_interval(
-    metrics: MailboxMetricsController,
-    mailbox: TaskMailbox,
-    executor: MailboxExecutor,
-    clock: ManualClock,
-    interval_ms: int,
-) -> None:
-    metrics.interval_ms = interval_ms
-    metrics.set_up_latency_measurement(clock, executor)
-    metrics.start_latency_measurement()
-
-    clock.advance(interval_ms - 1)
-    before = mailbox.size()
-    clock.advance(1)
-
-    assert (before, mailbox.size()) == (0, 1)
-
-
-def test_the_default_interval_is_a_second(metrics: MailboxMetricsController) -> None:
-    assert metrics.interval_ms == INTERVAL_MS
-
-
-def test_the_mail_is_a_normal_one_that_stands_in_line(
-    started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock
-) -> None:
-    before = MailboxExecutor(mailbox, 0)
-    before.execute(do_nothing, "before")
-    clock.advance(INTERVAL_MS)
-
-    drained = [each.description for each in mailbox.drain()]
-
-    assert drained == ["before", "measure the mailbox latency"]
-
-
-def test_the_time_from_the_sending_to_the_run_is_recorded(clock: ManualClock, executor: MailboxExecutor) -> None:
-    histogram, ns = Histogram(), FakeNs()
-    metrics = MailboxMetricsController(histogram, clock_ns=ns)
-    metrics.set_up_latency_measurement(clock, executor)
-    metrics.start_latency_measurement()
-    clock.advance(INTERVAL_MS)
-    ns.now_ns += 3_000
-
-    executor.yield_()
-
-    assert metrics.latency is histogram
-    assert histogram.total_ns == 3_000
-    assert histogram.counts[(3_000).bit_length()] == 1
-
-
-def test_one_measurement_is_under_way_at_a_time(
-    started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock
-) -> None:
-    clock.advance(10 * INTERVAL_MS)
-
-    assert mailbox.size() == 1
-    assert clock.pending_timers == 0
-    assert measurements(started) == 0
-
-
-def test_the_next_mail_is_sent_one_interval_after_the_last_was_run(
-    started: MailboxMetricsController, mailbox: TaskMailbox, executor: MailboxExecutor, clock: ManualClock
-) -> None:
-    latency_ms = 300
-    clock.advance(INTERVAL_MS)
-    clock.advance(latency_ms)
-    executor.yield_()
-
-    clock.advance(INTERVAL_MS - 1)
-    before = mailbox.size()
-    clock.advance(1)
-
-    assert (before, mailbox.size()) == (0, 1)
-    assert clock.current_processing_time() == 2 * INTERVAL_MS + latency_ms
-
-
-# -- ending ----------------------------------------------------------------------------------------------------------
-
-
-def test_stopping_drops_the_timer(started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock) -> None:
-    started.stop_latency_measurement()
-
-    clock.advance(2 * INTERVAL_MS)
-
-    assert clock.pending_timers == 0
-    assert mailbox.size() == 0
-
-
-def test_a_measurement_that_was_never_started_can_be_stopped(metrics: MailboxMetricsController) -> None:
-    metrics.stop_latency_measurement()
-
-    assert measurements(metrics) == 0
-
-
-@pytest.mark.parametrize("end", ["quiesce", "close"])
-def test_a_mailbox_that_takes_no_mail_ends_the_measurements(
-    started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock, end: str
-) -> None:
-    getattr(mailbox, end)()
-
-    clock.advance(3 * INTERVAL_MS)
-
-    assert clock.pending_timers == 0
-    assert measurements(started) == 0
-
-
-def test_a_mailbox_that_closes_with_a_measurement_in_it_ends_the_measurements(
-    started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock
-) -> None:
-    clock.advance(INTERVAL_MS)
-
-    left = mailbox.close()
-
-    assert len(left) == 1
-    assert clock.pending_timers == 0
-    assert measurements(started) == 0
-
-
-# -- in a processor --------------------------------------------------------------------------------------------------
 
 
 def suspend(controller: MailboxController) -> None:
     controller.suspend_default_action()
 
 
-@pytest.fixture
-def processor(metrics: MailboxMetricsController, clock: ManualClock) -> MailboxProcessor:
-    """One whose measurements are set up, with all its mail in the main executor."""
-    processor = MailboxProcessor(suspend, metrics_controller=metrics)
-    metrics.set_up_latency_measurement(clock, processor.main_mailbox_executor)
-    return processor
+class LatencyStage:
+    """A processor of the test's thread that measures the latency of its mail: as long as `ns` says."""
+
+    def __init__(self) -> None:
+        self.clock, self.now_ns = ManualClock(), 5
+        self.histogram = Histogram()
+        self.metrics = MailboxMetricsController(self.histogram, clock_ns=lambda: self.now_ns)
+        self.processor = MailboxProcessor(suspend, metrics_controller=self.metrics)
+
+    def play(self, verb: str, *words: str) -> None:
+        if verb.startswith("+"):
+            self.clock.advance(int(verb[1:]))
+            return
+        executor, processor = self.processor.main_mailbox_executor, self.processor
+        if verb == "ns":
+            self.now_ns += int(words[0])
+        elif verb == "interval":
+            self.metrics.interval_ms = int(words[0])
+        elif verb == "step_that_fails":
+            with pytest.raises(ZeroDivisionError):
+                processor.run_mailbox_step()
+        else:
+            calls: dict[str, Callable[[], object]] = {
+                "set_up": lambda: self.metrics.set_up_latency_measurement(self.clock, executor),
+                "start": self.metrics.start_latency_measurement,
+                "stop": self.metrics.stop_latency_measurement,
+                "send": lambda: executor.execute(do_nothing, "sent"),
+                "send_failing": lambda: executor.execute(lambda: 1 / 0),
+                "run": executor.yield_,
+                "step": processor.run_mailbox_step,
+                "single_loop": processor.run_single_mailbox_loop,
+                "loop": processor.run_mailbox_loop,
+                "suspend": lambda: on_another_thread(processor.suspend),
+                "complete": lambda: on_another_thread(processor.all_actions_completed),
+                "quiesce": processor.mailbox.quiesce,
+                "close": processor.mailbox.close,
+            }
+            calls[verb]()
+
+    def look(self, what: str) -> Iterable[object]:
+        match what:
+            case "mails":
+                return [self.processor.mailbox.size()]
+            case "mails_run":
+                return [self.processor.mails_run]
+            case "timers":
+                return [self.clock.pending_timers]
+            case "waits_for_start":
+                return [self.metrics.is_waiting_for_start]
+            case "measured":
+                return [sum(self.metrics.latency.counts)]
+            case "total_ns":
+                return [self.metrics.latency.total_ns]
+        return [each.description for each in self.processor.mailbox.drain()]
 
 
-def test_a_processor_measures_nothing_unless_the_measurement_is_set_up() -> None:
-    processor = MailboxProcessor(suspend)
-    processor.main_mailbox_executor.execute(do_nothing)
-
-    processor.run_mailbox_step()
-
-    assert not processor.metrics_controller.is_waiting_for_start
-    assert measurements(processor.metrics_controller) == 0
-
-
-def test_the_first_mail_starts_the_measurements(
-    processor: MailboxProcessor, metrics: MailboxMetricsController, clock: ManualClock
-) -> None:
-    processor.run_mailbox_step()
-    before = metrics.is_waiting_for_start
-    processor.main_mailbox_executor.execute(do_nothing)
-
-    processor.run_mailbox_step()
-
-    assert before
-    assert not metrics.is_waiting_for_start
-    assert clock.pending_timers == 1
-
-
-def test_the_first_mail_does_not_start_measurements_a_second_time(
-    processor: MailboxProcessor, metrics: MailboxMetricsController, clock: ManualClock
-) -> None:
-    metrics.start_latency_measurement()
-    processor.main_mailbox_executor.execute(do_nothing)
-
-    processor.run_mailbox_step()
-
-    assert clock.pending_timers == 1
-
-
-@pytest.mark.parametrize("stop", [MailboxProcessor.suspend, MailboxProcessor.all_actions_completed])
-def test_a_mail_that_stops_the_loop_does_not_start_the_measurements(
-    processor: MailboxProcessor, metrics: MailboxMetricsController, stop: object
-) -> None:
-    on_another_thread(lambda: stop(processor))  # type: ignore[operator]
-
-    processor.run_mailbox_loop()
-
-    assert processor.mails_run == 1
-    assert metrics.is_waiting_for_start
+SCENARIOS = {
+    "set up, it waits for its start without a timer": "set_up -> waits_for_start True ; timers 0",
+    "started, it sends the first mail after one interval": (
+        "set_up | start -> waits_for_start False ; timers 1 | +999 -> mails 0 | +1 -> mails 1"
+    ),
+    "the interval can be set": "interval 7 | set_up | start | +6 -> mails 0 | +1 -> mails 1",
+    "its mail stands in line": "set_up | start | send | +1000 -> drained sent measure_the_mailbox_latency",
+    "the time from the sending to the run is recorded": (
+        "set_up | start | +1000 | ns 3000 | run -> measured 1 ; total_ns 3000"
+    ),
+    "one measurement is in flight at a time": "set_up | start | +10000 -> mails 1 ; timers 0 ; measured 0",
+    "the next mail is sent one interval after the last was run": (
+        "set_up | start | +1000 | +300 | run | +999 -> mails 0 | +1 -> mails 1"
+    ),
+    "stopping drops the timer": "set_up | start | stop | +2000 -> timers 0 ; mails 0",
+    "what was never started can be stopped": "stop -> measured 0",
+    "a mailbox that takes no mail ends the measurements": (
+        "set_up | start | quiesce | +3000 -> timers 0 ; measured 0 | close -> timers 0"
+    ),
+    "a mailbox that closes ends the measurements": "set_up | start | close | +3000 -> timers 0 ; measured 0",
+    "a mailbox that closes with a measurement in it ends the measurements": (
+        "set_up | start | +1000 -> mails 1 | close -> timers 0 ; measured 0"
+    ),
+    "a processor measures nothing unless that is set up": "send | step -> waits_for_start False ; timers 0",
+    "the first mail of a processor starts the measurements": (
+        "set_up | step -> waits_for_start True | send | step -> waits_for_start False ; timers 1"
+    ),
+    "it does not start them a second time": "set_up | start | send | step -> timers 1",
+    "a mail that suspends the loop does not start them, and the next one does": (
+        "set_up | suspend | loop -> mails_run 1 ; waits_for_start True | send | step -> waits_for_start False"
+    ),
+    "a mail that completes the loop does not start them": (
+        "set_up | complete | loop -> mails_run 1 ; waits_for_start True"
+    ),
+    "a mail that fails does not start them, and counts": (
+        "set_up | send_failing | step_that_fails -> mails_run 1 ; waits_for_start True"
+    ),
+    "a processor measures its own mail": (
+        "set_up | start | +1000 | ns 10 | single_loop | +1000 | ns 20 | single_loop | +1000 | ns 30 | single_loop "
+        "-> measured 3 ; total_ns 60 ; mails_run 3"
+    ),
+}
 
 
-def test_after_a_suspended_run_the_first_mail_of_the_next_one_starts_the_measurements(
-    processor: MailboxProcessor, metrics: MailboxMetricsController
-) -> None:
-    processor.suspend()
-    processor.run_mailbox_loop()
-    processor.main_mailbox_executor.execute(do_nothing)
-
-    processor.run_mailbox_step()
-
-    assert not metrics.is_waiting_for_start
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(script: str) -> None:
+    play(LatencyStage(), script)
 
 
-def test_a_mail_that_fails_does_not_start_the_measurements_and_counts(
-    processor: MailboxProcessor, metrics: MailboxMetricsController
-) -> None:
-    processor.main_mailbox_executor.execute(lambda: 1 / 0)
-
-    with pytest.raises(ZeroDivisionError):
-        processor.run_mailbox_step()
-
-    assert processor.mails_run == 1
-    assert metrics.is_waiting_for_start
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [("set_up | set_up", "set up already"), ("set_up | start | start", "started already"), ("start", "not set up")],
+)
+def test_it_is_set_up_and_then_started_once(script: str, message: str) -> None:
+    with pytest.raises(MailboxStateError, match=message):
+        play(LatencyStage(), script)
 
 
-def test_a_processor_measures_its_own_mail(
-    processor: MailboxProcessor, metrics: MailboxMetricsController, clock: ManualClock, ns: FakeNs
-) -> None:
-    metrics.start_latency_measurement()
-    for latency_ns in (10, 20, 30):
-        clock.advance(INTERVAL_MS)
-        ns.now_ns += latency_ns
-        processor.run_single_mailbox_loop()
+def test_it_measures_each_second_into_the_given_histogram() -> None:
+    stage = LatencyStage()
 
-    assert measurements(metrics) == 3
-    assert metrics.latency.total_ns == 60
-    assert processor.mails_run == 3
+    play(stage, "set_up | start | +1000 | ns 3000 | run")
+
+    assert stage.metrics.interval_ms == 1000
+    assert stage.metrics.latency is stage.histogram
+    assert stage.histogram.counts[(3_000).bit_length()] == 1

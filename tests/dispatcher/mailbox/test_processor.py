@@ -1,4 +1,7 @@
-"""Rules C4 of the reference: the loop, its steps, how it is suspended and completed, and what errors do."""
+"""The loop, its steps, and how it is suspended and completed.
+
+Examples of what test_processor_model.py compares with a model, what has gone wrong, and what only one thread may do.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,6 @@ def stay(controller: MailboxController) -> None:
 
 
 # -- the loop --------------------------------------------------------------------------------------------------------
-
-
-def test_the_default_action_runs_turn_after_turn(processor: MailboxProcessor, action: Action) -> None:
-    action.turns = [stay, stay, lambda controller: controller.all_actions_completed()]
-
-    processor.run_mailbox_loop()
-
-    assert action.log == ["action"] * 3
 
 
 def test_mail_runs_before_the_next_turn_of_the_default_action(processor: MailboxProcessor, action: Action) -> None:
@@ -74,21 +69,6 @@ def test_the_loop_runs_while_the_mailbox_is_open_only(
     assert action.log == []
 
 
-def test_an_error_in_a_mail_ends_the_loop_and_leaves_the_rest(processor: MailboxProcessor, action: Action) -> None:
-    def fail() -> None:
-        raise LookupError("lost")
-
-    processor.main_mailbox_executor.execute(fail)
-    action.mail(processor, "after")
-    action.turns = [lambda _: processor.all_actions_completed()]
-
-    with pytest.raises(LookupError, match="lost"):
-        processor.run_mailbox_loop()
-    processor.run_mailbox_loop()
-
-    assert action.log == ["after", "action"]
-
-
 # -- suspending and completing the loop -------------------------------------------------------------------------------
 
 
@@ -105,15 +85,6 @@ def test_suspend_makes_the_loop_return_and_it_can_run_again(
     assert after_first_run == ["action"]
     assert action.log == ["action", "action"]
     assert processor.is_mailbox_loop_running()
-
-
-def test_suspend_ends_a_wait_for_mail(processor: MailboxProcessor, action: Action) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        action.turns = [lambda controller: (action.suspend(controller), pool.submit(processor.suspend))]
-
-        processor.run_mailbox_loop()
-
-    assert action.log == ["action"]
 
 
 @pytest.mark.parametrize("call", [lambda complete: complete(), on_another_thread], ids=["mailbox thread", "another"])
@@ -161,19 +132,6 @@ def test_a_step_runs_one_mail_or_else_one_turn_of_the_default_action(
 
     assert action.log == ["a", "b", "action"]
     assert ran == [True, True, True, False]
-
-
-def test_a_single_loop_runs_one_mail_and_then_one_turn_of_the_default_action(
-    processor: MailboxProcessor, action: Action
-) -> None:
-    action.turns = [stay, stay]
-    action.mail(processor, "a")
-    action.mail(processor, "b")
-
-    ran = processor.run_single_mailbox_loop()
-
-    assert ran
-    assert action.log == ["a", "action"]
 
 
 def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(

@@ -13,21 +13,6 @@ from dispatcher.mailbox import MailboxController, MailboxProcessor, MailboxState
 from .conftest import TIMEOUT_S, Action, on_another_thread
 
 
-def test_mail_goes_on_while_the_default_action_is_suspended(processor: MailboxProcessor, action: Action) -> None:
-    def send() -> None:
-        action.mail(processor, "a")
-        action.mail(processor, "b")
-        processor.main_mailbox_executor.execute(processor.all_actions_completed)
-
-    with ThreadPoolExecutor(1) as pool:
-        action.turns = [lambda controller: (action.suspend(controller), pool.submit(send))]
-
-        processor.run_mailbox_loop()
-
-    assert action.log == ["action", "a", "b"]
-    assert not processor.is_default_action_available()
-
-
 @pytest.mark.parametrize("call", [lambda resume: resume(), on_another_thread], ids=["mailbox thread", "another"])
 def test_a_resumed_default_action_runs_again(
     processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
@@ -37,18 +22,6 @@ def test_a_resumed_default_action_runs_again(
 
     call(action.suspensions[0].resume)
     processor.run_mailbox_loop()
-
-    assert action.log == ["action", "action"]
-
-
-def test_resuming_from_another_thread_ends_the_wait(processor: MailboxProcessor, action: Action) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        action.turns = [
-            lambda controller: (action.suspend(controller), pool.submit(action.suspensions[0].resume)),
-            lambda _: processor.all_actions_completed(),
-        ]
-
-        processor.run_mailbox_loop()
 
     assert action.log == ["action", "action"]
 
