@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, aio
 
-from ..kit import TIMEOUT_S, Work, assert_accounts_balance, until
+from ..kit import TIMEOUT_S, Work, assert_accounts_balance, in_threads, until
 from ..kit.coroutines import Keyed, Latched, running_loop
 
 
@@ -79,11 +79,7 @@ def test_accounts_and_the_order_of_each_key(
                 assert dispatcher.post(Keyed(number, key=key))
 
     with dispatcher:
-        threads = [threading.Thread(target=produce, args=(first,)) for first in range(producers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
+        in_threads(*(partial(produce, number) for number in range(producers)))
         if drains:
             assert dispatcher.await_drained(TIMEOUT_S)
 

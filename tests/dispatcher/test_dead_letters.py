@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from dispatcher import (
     MultiDispatcher,
 )
 
-from ..kit import TIMEOUT_S, Gate
+from ..kit import Gate, in_threads
 from ..kit.dispatchers import hold
 from .cli.letters import (
     WAIT_S,
@@ -284,17 +283,7 @@ def test_each_letter_goes_once_when_several_threads_take_them(tmp_path: Path) ->
         for entity in entities_of_all:
             broken.post(OrderEvent(Order.PLACED, entity))
         assert broken.await_drained(WAIT_S)
-        together = threading.Barrier(4)
-
-        def take() -> None:
-            together.wait(TIMEOUT_S)
-            DeadLetters(tmp_path).redeliver(dispatcher)
-
-        threads = [threading.Thread(target=take) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
+        in_threads(*[lambda: DeadLetters(tmp_path).redeliver(dispatcher)] * 4)
         assert dispatcher.await_drained(WAIT_S)
 
     assert sorted(handled) == sorted((entity, True) for entity in entities_of_all)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher, aio
 from dispatcher.mailbox import ManualClock
 
-from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, until
+from ..kit import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance, in_threads
 from ..kit.coroutines import Keyed, Latched, running_loop
 from ..kit.dispatchers import stopping
 from .journal.conftest import Job, Posted
@@ -161,24 +161,6 @@ def test_a_failing_handler_of_a_class_with_contexts_follows_its_policy() -> None
 # -- ways to post ------------------------------------------------------------------------------------------------------
 
 
-def test_a_post_that_waited_for_room_keeps_its_context(gate: Gate) -> None:
-    seen = Seen()
-    with AsyncDispatcher(queue_capacity=1) as dispatcher:
-        dispatcher.register(Other, gate)
-        dispatcher.register(Work, seen.handle, context=True)
-        dispatcher.post(Keyed(0, type=Other.DO))  # type: ignore[arg-type]
-        assert gate.entered.wait(TIMEOUT_S)
-        within("first", lambda: dispatcher.post(Numbered(1)))
-        posting = threading.Thread(target=within, args=("second", lambda: dispatcher.post(Numbered(2))))
-        posting.start()
-        until(lambda: dispatcher.core.queue.room.waiters)
-        gate.opened.set()
-        posting.join(TIMEOUT_S)
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert seen.requests == {1: "first", 2: "second"}
-
-
 def write_ahead(path: Path, handler: Any, **options: Any) -> AsyncDispatcher:
     dispatcher = AsyncDispatcher(journal=JournalWriter(path, JournalConfig(write_ahead=True)))
     dispatcher.register(Job, handler, events=Posted, context=True, **options)
@@ -213,8 +195,7 @@ def test_a_logged_event_has_the_context_of_its_post_and_none_once_it_is_redelive
     assert seen.requests == {0: "post", 1: "post_later", 2: None}
 
 
-@pytest.mark.parametrize("is_logged", [False, True])
-def test_a_post_of_a_task_that_waits_for_room_keeps_the_context_of_the_task(tmp_path: Path, is_logged: bool) -> None:
+def test_a_logged_post_of_a_task_that_waits_for_room_keeps_the_context_of_the_task(tmp_path: Path) -> None:
     seen, entered, opened = Seen(), threading.Event(), threading.Event()
 
     def handle(event: Posted) -> None:
@@ -222,7 +203,7 @@ def test_a_post_of_a_task_that_waits_for_room_keeps_the_context_of_the_task(tmp_
         assert opened.wait(TIMEOUT_S)
         seen.handle(event)
 
-    journal = JournalWriter(tmp_path, JournalConfig(write_ahead=True)) if is_logged else None
+    journal = JournalWriter(tmp_path, JournalConfig(write_ahead=True))
     dispatcher = AsyncDispatcher(queue_capacity=1, journal=journal)
     dispatcher.register(Job, handle, events=Posted, context=True)
 
@@ -246,20 +227,6 @@ def test_a_post_of_a_task_that_waits_for_room_keeps_the_context_of_the_task(tmp_
 
 
 # -- contexts of coroutines --------------------------------------------------------------------------------------------
-
-
-def test_coroutines_that_run_at_the_same_time_have_contexts_of_their_own(loop: asyncio.AbstractEventLoop) -> None:
-    seen, handler = Seen(), Latched(loop)
-    handler.then = seen.handle
-    with AsyncDispatcher(loop=loop) as dispatcher:
-        dispatcher.register(Work, handler, context=True)
-        for number in range(3):
-            within(number, lambda number=number: dispatcher.post(Keyed(number, number)))
-        handler.await_begun(0, 1, 2)
-        handler.end(2, 0, 1)
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert seen.requests == {0: 0, 1: 1, 2: 2}
 
 
 def test_the_handler_of_an_event_that_a_coroutine_posted_is_no_part_of_that_coroutine(
@@ -330,11 +297,7 @@ def test_each_handled_event_has_the_context_of_its_own_post(
                 within(number, partial(post, way, Keyed(number, key)))
 
     with dispatcher:
-        threads = [threading.Thread(target=produce, args=(producer,)) for producer in range(producers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
+        in_threads(*(partial(produce, number) for number in range(producers)))
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert seen.requests == {number: number for number in seen.requests}

@@ -269,20 +269,3 @@ def test_a_scope_within_a_scope_has_both_names(dispatcher: Any) -> None:
 def test_a_name_that_cannot_be_a_scopes_is_refused(name: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="a scope's name"):
         AsyncDispatcher().scope(name)
-
-
-def test_mistakes_are_told_as_at_the_registration_with_the_dispatcher() -> None:
-    scope = AsyncDispatcher().scope("a")
-
-    def later(event: Job) -> Iterator[int]:
-        yield 1
-
-    for handler in (later, 3, Batcher):
-        with pytest.raises(TypeError, match=r"handler|generator|class"):
-            scope.register(JobType, handler)
-    with pytest.raises(InvalidTypeError, match="register takes an Enum class first"):
-        scope.register(3, later)  # type: ignore[type-var]
-    with AsyncDispatcher() as dispatcher:
-        answer = dispatcher.scope("a").ask(3)  # type: ignore[arg-type]
-        with pytest.raises(UnregisteredEventTypeError):
-            answer.result(TIMEOUT_S)

@@ -17,12 +17,9 @@ from dispatcher import (
     Event,
     EventDispatcher,
     MultiDispatcher,
-    ServiceState,
 )
 
-from ...kit import TIMEOUT_S, Gate, until
-from ...kit.dispatchers import hold, stopping
-from ...kit.services import fail
+from ...kit import TIMEOUT_S
 
 
 class Ball(Enum):
@@ -100,35 +97,6 @@ def test_the_stop_of_a_group_keeps_the_grace_of_its_members_within_its_timeout()
     assert all(0.4 < member._drain_timeout_s <= 30.0 for member in members)
 
 
-def test_without_drain_a_stop_discards_what_is_queued(gate: Gate) -> None:
-    central = AsyncDispatcher(name="central")
-    central.register(Ball, gate)
-    group = DispatcherGroup([central], name="both", drains_on_stop=False)
-    group.set_drain_events_on_stop(False)
-    with group:
-        for _ in range(3):
-            hold(central, gate, Event(Ball.PING))
-        with stopping(group):
-            until(lambda: central.stats().discarded == 2)
-            gate.opened.set()
-
-    assert (central.stats().handled, central.stats().discarded) == (1, 2)
-
-
-def test_one_that_fails_takes_the_others_along() -> None:
-    central, behind = AsyncDispatcher(name="central"), EventDispatcher(lambda event: None, "behind")
-
-    central.register(Ball, lambda event: fail(), on_error="stop")
-    group = DispatcherGroup([central, behind], name="both")
-    group.start()
-
-    central.post(Event(Ball.PING))
-
-    assert group.wait_for_service_to_stop(TIMEOUT_S)
-    assert behind.in_state(ServiceState.STOPPED)
-    assert isinstance(group.failure_cause, LookupError)
-
-
 def test_a_member_whose_handler_stops_it_alone_ends_with_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stop of its handler came first, so the group's did nothing; its thread lingered for ever."""
     has_stopped, others_linger = threading.Event(), threading.Event()
@@ -156,23 +124,6 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group(monkeypatch: 
 
     assert group.is_stopped()
     assert (stopping.stats().handled, stopping.stats().discarded) == (1, 0)
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_handler_of_any_member_cannot_wait_until_the_group_is_drained(which: int) -> None:
-    group, _ = rally(1)
-    errors: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            group.await_drained(1)
-        except RuntimeError as error:
-            errors.append(error)
-
-    with group:
-        group.partitions[which].mailbox_executor.submit(wait, "wait").result(TIMEOUT_S)
-
-    assert "both: a handler cannot wait" in str(errors[0])
 
 
 def test_a_group_needs_a_dispatcher() -> None:

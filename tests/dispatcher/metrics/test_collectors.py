@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Iterator
 
@@ -13,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from dispatcher.util.histogram import Histogram
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
-TIMEOUT_S = 60.0
+from ...kit import in_threads
 
 
 class Counted:
@@ -72,18 +71,9 @@ def test_a_registry_is_freed_though_what_its_collector_shows_leads_to_it() -> No
 
 def test_threads_that_ask_at_the_same_time_get_the_same_collector() -> None:
     registry, collectors = CollectorRegistry(), RegistryCollectors(Numbers)
-    barrier = threading.Barrier(8, timeout=TIMEOUT_S)
     found: list[Numbers] = []
 
-    def ask() -> None:
-        barrier.wait()
-        found.append(collectors.of(registry))
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
+    in_threads(*[lambda: found.append(collectors.of(registry))] * 8)
 
     assert found == [collectors.of(registry)] * 8
 

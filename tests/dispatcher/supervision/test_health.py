@@ -27,7 +27,6 @@ from dispatcher.journal.format.outstanding import Loss
 from dispatcher.supervision.health import REASONS, Health, HealthReason
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
-from ...kit.dispatchers import hold, stopping
 from ...kit.services import Recorder, fail
 
 Make = Callable[..., AsyncDispatcher]
@@ -129,48 +128,6 @@ def test_a_dispatcher_whose_start_hook_runs_is_starting_and_has_not_failed() -> 
         pass
 
     assert found == [("starting", True)]
-
-
-def test_an_event_that_hangs_is_stuck_and_a_restart_is_asked_for_only_if_configured(make: Make, gate: Gate) -> None:
-    patient = make(DispatcherConfig(handler_warn_after_s=0.001), name="patient", handler=gate)
-    hasty = make(DispatcherConfig(handler_warn_after_s=None, liveness_stuck_after_s=0.001), name="hasty", handler=gate)
-    asked = health_of(patient, hasty)
-    for dispatcher in (patient, hasty):
-        assert dispatcher.post(Numbered())
-
-    until(lambda: not asked.ready().is_ok and not asked.live().is_ok)
-
-    assert reasons(asked.ready()) == [("stuck", "patient")]
-    assert reasons(asked.live()) == [("stuck", "hasty")]
-    assert (asked.live().reasons[0].seconds or 0) > 0.001
-
-    gate.opened.set()
-    assert patient.await_drained(TIMEOUT_S)
-    assert hasty.await_drained(TIMEOUT_S)
-    until(lambda: asked.ready().is_ok and asked.live().is_ok)
-
-
-def test_a_mail_that_hangs_is_stuck_too(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001, liveness_stuck_after_s=0.001), name="central")
-    asked = health_of(dispatcher)
-    dispatcher.mailbox_executor.execute(lambda: gate.handle(None), "a client's call")
-
-    until(lambda: not asked.ready().is_ok and not asked.live().is_ok)
-
-    assert reasons(asked.ready()) == reasons(asked.live()) == [("stuck", "central")]
-
-
-def test_a_dispatcher_that_drains_is_not_ready_and_is_live(make: Make, gate: Gate) -> None:
-    dispatcher = make(name="central", handler=gate)
-    asked = health_of(dispatcher)
-    hold(dispatcher, gate)
-
-    with stopping(dispatcher):
-        assert reasons(asked.ready()) == [("draining", "central")]
-        assert asked.live().is_ok
-        gate.opened.set()
-
-    assert reasons(asked.ready()) == [("stopped", "central")]
 
 
 def test_a_dispatcher_that_has_failed_is_neither_ready_nor_live(make: Make) -> None:
