@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,209 +33,193 @@ from dispatcher.mailbox import ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance, tries, until
 from ..kit.coroutines import Keyed, Latched, running_loop
+from ..kit.dispatchers import hold, stopping
 from .journal.conftest import Job, Posted, after_a_crash
+from .stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
+NOW_MS = 1_800_000_000_000
+QUICK: dict[str, Any] = {"delay_s": 0.1, "jitter": 0}
+IN_AN_HOUR: dict[str, Any] = {"delay_s": 3600, "max_delay_s": 3600, "jitter": 0}
+ORDERED: dict[str, Any] = {**QUICK, "ordered_by_key": True}
+
+
+ENDS: dict[int, Any] = {1: Retry(attempts=1, then="continue"), 2: Retry(attempts=1), 3: "continue"}
+ORDERS = {1: Retry(**QUICK), 2: Retry(delay_s=1, jitter=0, ordered_by_key=True)}
+FULL: dict[str, Any] = {"fails": {1: 1}, "on_error": Retry(**QUICK), "queue_capacity": 1}
+
+
+def decide(event: Any, error: BaseException) -> Any:
+    if event.number == 3:
+        raise RuntimeError("cannot decide")
+    return Retry(attempts=2, **QUICK) if event.number == 1 else "continue"
+
+
+ROWS: Rows = {
+    "an event comes again after its delays, and other events go on": (
+        "post 1 2 | +900 -> seen 1 2 ; retrying 1 | +100 -> seen 1 2 1 | +1900 -> seen 1 2 1"
+        " | +100 -> seen 1 2 1 1 ; handled 2 ; failed 0 ; retried_by_type Work.DO:2 ; retrying 0",
+        {"on_error": Retry(attempts=3, delay_s=1, factor=2, jitter=0), "fails": {1: 2}},
+    ),
+    "the handler knows which attempt it makes": (
+        "post 1 | +1000 -> attempts 1:1 1:2 1:3", {"on_error": Retry(attempts=3, **QUICK), "fails": {1: 9}},
+    ),
+    "after the last attempt it has failed and is a dead letter": (
+        "post 1 | +1000 -> failed 1 ; letters 1:3:OSError", {"on_error": Retry(attempts=3, **QUICK), "fails": {1: 9}},
+    ),
+    "with the then continue it is no dead letter": (
+        "post 1 2 | +0 -> seen 1 2 ; failed 1 ; letters",
+        {"on_error": Retry(attempts=1, then="continue"), "fails": {1: 9}},
+    ),
+    "another error is not tried again": (
+        "post 1 | +500 -> seen 1 ; failed 1", {"on_error": Retry(on=TimeoutError), "fails": {1: 9}},
+    ),
+    "without a retry every failure is a dead letter": ("post 1 | +0 -> letters 1:1:OSError", {"fails": {1: 1}}),
+    "a function decides about each error": (
+        "post 1 2 3 | +500 -> seen 1 2 3 1 ; failed 2", {"on_error": decide, "fails": {1: 1, 2: 9, 3: 9}},
+    ),
+    "then of a retry that a function returned says what follows": (
+        "post 1 2 3 | +0 -> letters 2:1:OSError 3:1:OSError",
+        {"on_error": lambda event, _: ENDS[event.number], "fails": {1: 1, 2: 1, 3: 1}},
+    ),
+    "the answer to an ask comes after the last attempt": (
+        "ask 1 2 | +0 -> retrying 2 ; answers ... ... | cancel 1 -> cancelled False | +200 -> answers 1 OSError",
+        {"on_error": Retry(attempts=2, **QUICK), "fails": {1: 1, 2: 9}},
+    ),
+    "an ask whose attempt waits behind another event is not withdrawn and answered": (
+        "ask 1:a | post 2:a | +200 | cancel 1 -> cancelled False | +1000 -> answers 1 ; seen 1 2 2 1",
+        {"on_error": lambda event, _: ORDERS[event.number], "fails": {1: 1, 2: 1}},
+    ),
+    "a full queue does not lose an event that comes again": (
+        "post 1 | +0 -> retrying 1 | hold | post 2 | +1000 -> retrying 1 | release -> seen 1 2 1",
+        FULL | {"queue_full_policy": "reject"},
+    ),
+    "events behind one that was dropped go on": (
+        "post 1:a | +0 -> retrying 1 | post 2:a | +0 -> retrying 2 | hold 9 | +1000 | post 3 | release"
+        " -> seen 1 9 2 3 ; discarded_by_reason drop_oldest:1",
+        FULL | {"queue_full_policy": "drop_oldest", "on_error": Retry(**ORDERED)},
+    ),
+    "a stop without a drain ends while a retry waits for room": (
+        "post 1 | +0 -> retrying 1 | hold | post 2 | +1000 | stop -> discarded_by_reason stop:2",
+        FULL | {"drain_events_on_stop": False, "drain_timeout_s": 0.05},
+    ),
+    "the same if no post waits for room": (
+        "post 1 | +0 -> retrying 1 | hold | post 2 | +1000 | stop -> discarded_by_reason stop:2",
+        FULL | {"queue_full_policy": "reject", "drain_events_on_stop": False, "drain_timeout_s": 0.05},
+    ),
+}  # fmt: skip
+
+IN_TEN_S = Retry(attempts=3, delay_s=10, factor=2, jitter=0)
+DURABLE: Rows = {
+    "attempts and delays survive a crash": (
+        "post 1 | +4000 | crash | +5900 -> seen 1 ; retrying 1 | +100 -> seen 1 1 | +20000"
+        " -> seen 1 1 1 ; letters 1:3:OSError | crash -> retrying 0 ; queue_size 0",
+        {"on_error": IN_TEN_S, "fails": {1: 9}},
+    ),
+    "later events of the key stay behind over a crash": (
+        "post 1:a 2:a | +0 -> retrying 2 | crash | +10000 -> seen 1 1 2",
+        {"on_error": Retry(attempts=3, delay_s=10, factor=1, jitter=0, ordered_by_key=True), "fails": {1: 1}},
+    ),
+    "an ask that is withdrawn behind its key does not come again": (
+        "post 1:a | ask 2:a | +0 -> retrying 2 | cancel 2 -> cancelled True | crash | +10000 -> seen 1 1",
+        {"on_error": Retry(attempts=5, delay_s=10, factor=1, jitter=0, ordered_by_key=True), "fails": {1: 1}},
+    ),
+}  # fmt: skip
+
+
+@scenarios(ROWS)
+def test_scenario(script: str, options: dict[str, Any]) -> None:
+    perform(script, **options)
+
+
+@scenarios(DURABLE)
+def test_durable(tmp_path: Path, script: str, options: dict[str, Any]) -> None:
+    perform(script, journal=tmp_path / "journal", **options)
+
+
+def test_each_attempt_has_a_row(tmp_path: Path) -> None:
+    retry = Retry(delay_s=1, jitter=0)
+    perform("post 1 | +10000 -> seen 1 1 | stop", journal=tmp_path, on_error=retry, fails={1: 1})
+
+    assert [row["outcome"] for row in read_rows(tmp_path, EVENTS)] == ["retried", "handled"]
+
+
+@pytest.mark.parametrize("on_error", [Retry(attempts=1, then="stop"), lambda event, error: "stop"])
+def test_a_policy_that_ends_in_a_stop_fails_the_dispatcher(make: Make, on_error: Any) -> None:
+    letters: list[DeadLetter] = []
+    dispatcher = make(dead_letters=letters.append)
+    dispatcher.register(Work, Failing({1: 9}), on_error=on_error)
+
+    dispatcher.post(Numbered(1))
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert isinstance(dispatcher.failure_cause, OSError)
+    assert [letter.event.number for letter in letters] == [1]
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock(1_800_000_000_000)
+    return ManualClock(NOW_MS)
 
 
 class Failing:
     """A handler that fails for the first `times` attempts at each event of these numbers, and notes all attempts."""
 
-    def __init__(self, failures: dict[int, int], error: type[BaseException] = OSError) -> None:
+    def __init__(self, failures: dict[int, int]) -> None:
         self.left = dict(failures)
-        self.error = error
         self.seen: list[int] = []
 
     def handle(self, event: Any) -> int:
         self.seen.append(event.number)
         if self.left.get(event.number, 0):
             self.left[event.number] -= 1
-            raise self.error(event.number)
+            raise OSError(event.number)
         number: int = event.number
         return number
 
 
-def stop_beside(dispatcher: AsyncDispatcher) -> threading.Thread:
-    stop = threading.Thread(target=dispatcher.stop, daemon=True)
-    stop.start()
-    return stop
+def await_rest(dispatcher: AsyncDispatcher) -> None:
+    """Let the handler thread do what it can."""
+    until(lambda: not dispatcher.has_work() and not dispatcher.stats().in_hand, "nothing is left but what is retrying")
 
 
 def settle(dispatcher: AsyncDispatcher, clock: ManualClock, ms: int, step_ms: int = 100) -> None:
     """Advance, and let the handler thread do what it can before and after each step."""
-
-    def is_at_rest() -> bool:
-        return not dispatcher.has_work() and dispatcher.stats().in_hand == 0
-
-    until(is_at_rest, "nothing is left but what is retrying")
+    await_rest(dispatcher)
     for _ in range(ms // step_ms):
         clock.advance(step_ms)
-        until(is_at_rest, "nothing is left but what is retrying")
+        await_rest(dispatcher)
 
 
-def test_an_event_comes_again_after_its_delays_and_other_events_go_on(make: Make, clock: ManualClock) -> None:
-    handler = Failing({1: 2})
-    dispatcher = make(time_service=clock)
-    dispatcher.register(Work, handler, on_error=Retry(attempts=3, delay_s=1, factor=2, jitter=0))
-
-    dispatcher.post(Numbered(1))
-    dispatcher.post(Numbered(2))
-    settle(dispatcher, clock, 900)
-    assert (handler.seen, dispatcher.stats().retrying, dispatcher.is_drained()) == ([1, 2], 1, False)
-    settle(dispatcher, clock, 100)
-    assert handler.seen == [1, 2, 1]
-    settle(dispatcher, clock, 1900)
-    assert handler.seen == [1, 2, 1]
-    settle(dispatcher, clock, 100)
-
-    assert handler.seen == [1, 2, 1, 1]
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (2, 0)
-    assert dispatcher.stats().retried_by_type == {("Work", "DO"): 2}
-    assert_accounts_balance(dispatcher, 2)
-
-
-def test_the_handler_knows_which_attempt_it_makes(make: Make, clock: ManualClock) -> None:
-    attempts: list[int] = []
-    dispatcher = make(time_service=clock)
-
-    def fail(event: Keyed) -> None:
-        attempts.append(dispatcher.attempt())
-        raise OSError
-
-    dispatcher.register(Work, fail, on_error=Retry(attempts=3, delay_s=0.1, factor=1, jitter=0))
-    dispatcher.post(Keyed())
-    settle(dispatcher, clock, 1000)
-
-    assert attempts == [1, 2, 3]
-
-
-def test_after_the_last_attempt_the_event_has_failed_and_is_a_dead_letter(make: Make, clock: ManualClock) -> None:
+def test_a_dead_letter_has_the_event_and_where_it_failed(make: Make) -> None:
     letters: list[DeadLetter] = []
-    dispatcher = make(time_service=clock, dead_letters=letters.append)
-    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(attempts=3, delay_s=0.1, jitter=0))
     event = Numbered(1)
+    dispatcher = make(dead_letters=letters.append, handler=Failing({1: 9}))
 
     dispatcher.post(event)
-    settle(dispatcher, clock, 1000)
+    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
+    await_rest(dispatcher)
 
-    [letter] = letters
-    assert (letter.event, letter.attempts, letter.dispatcher) == (event, 3, "AsyncDispatcher")
-    assert isinstance(letter.error, OSError)
+    letter, unregistered = letters
+    assert (letter.event, letter.dispatcher) == (event, "AsyncDispatcher")
     assert "in handle" in letter.traceback
-    assert dispatcher.stats().failed == 1
-    assert_accounts_balance(dispatcher, 1)
+    assert type(unregistered.error).__name__ == "UnregisteredEventTypeError"
 
 
-@pytest.mark.parametrize(("then", "is_letter"), [("dead_letter", True), ("continue", False), ("stop", True)])
-def test_then_says_what_follows_the_last_attempt(make: Make, then: Any, is_letter: bool) -> None:
-    letters: list[DeadLetter] = []
-    dispatcher = make(dead_letters=letters.append)
-    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(attempts=1, then=then))
-
-    dispatcher.post(Numbered(1))
-
-    if then == "stop":
-        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    else:
-        assert dispatcher.await_drained(TIMEOUT_S)
-    assert bool(letters) == is_letter
-    assert (dispatcher.failure_cause is not None) == (then == "stop")
-
-
-def test_another_error_is_not_tried_again(make: Make) -> None:
-    handler = Failing({1: 9}, ValueError)
-    dispatcher = make()
-    dispatcher.register(Work, handler, on_error=Retry(on=(OSError, TimeoutError)))
-
-    dispatcher.post(Numbered(1))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert handler.seen == [1]
-
-
-def test_without_a_retry_every_failure_is_a_dead_letter(make: Make) -> None:
-    letters: list[DeadLetter] = []
-    dispatcher = make(dead_letters=letters.append, handler=Failing({1: 1}))
-
-    dispatcher.post(Numbered(1))
-    dispatcher.post(Numbered(0, type=Other.DO))  # type: ignore[arg-type]
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert [(type(letter.error).__name__, letter.attempts) for letter in letters] == [
-        ("OSError", 1),
-        ("UnregisteredEventTypeError", 1),
-    ]
-
-
-def test_a_function_decides_about_each_error(make: Make, clock: ManualClock) -> None:
-    handler = Failing({1: 1, 2: 9, 3: 9})
+def test_events_behind_one_go_on_if_its_handler_was_replaced(make: Make, clock: ManualClock) -> None:
+    first, second = Failing({1: 1}), Failing({})
     dispatcher = make(time_service=clock)
+    dispatcher.register(Work, first, on_error=Retry(**ORDERED))
+    for number in (1, 2):
+        dispatcher.post(Keyed(number, "a"))
+    until(lambda: dispatcher.stats().retrying == 2, "1 has failed, and 2 waits behind it")
 
-    def decide(event: Any, error: BaseException) -> Any:
-        if event.number == 3:
-            raise RuntimeError("cannot decide")
-        return Retry(attempts=2, delay_s=0.1, jitter=0) if event.number == 1 else "stop"
-
-    dispatcher.register(Work, handler, on_error=decide)
-    for number in (1, 3):
-        dispatcher.post(Numbered(number))
-    settle(dispatcher, clock, 500)
-    assert (handler.seen, dispatcher.stats().failed) == ([1, 3, 1], 1)
-    dispatcher.post(Numbered(2))
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
-def test_then_of_a_retry_that_a_function_returned_says_what_follows(make: Make) -> None:
-    letters: list[DeadLetter] = []
-    dispatcher = make(dead_letters=letters.append)
-    ends: dict[int, Any] = {1: Retry(attempts=1, then="continue"), 2: Retry(attempts=1), 3: "continue"}
-    dispatcher.register(Work, Failing({1: 1, 2: 1, 3: 1}), on_error=lambda event, error: ends[event.number])
-
-    for number in ends:
-        dispatcher.post(Numbered(number))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert [letter.event.number for letter in letters] == [2, 3]
-
-
-def test_the_answer_to_an_ask_comes_after_the_last_attempt(make: Make, clock: ManualClock) -> None:
-    dispatcher = make(time_service=clock)
-    dispatcher.register(Work, Failing({1: 1, 2: 9}), on_error=Retry(attempts=2, delay_s=0.1, jitter=0))
-
-    works, fails = dispatcher.ask(Numbered(1)), dispatcher.ask(Numbered(2))
-    until(lambda: dispatcher.stats().retrying == 2, "both have failed once")
-    assert (works.done(), fails.done(), works.cancel()) == (False, False, False)
+    dispatcher.unregister(Work, first)
+    dispatcher.register(Work, second)
     settle(dispatcher, clock, 200)
 
-    assert works.result(TIMEOUT_S) == 1
-    assert isinstance(fails.exception(TIMEOUT_S), OSError)
-
-
-def test_a_full_queue_does_not_lose_an_event_that_comes_again(make: Make, clock: ManualClock, gate: Gate) -> None:
-    handler = Failing({1: 1})
-    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"), time_service=clock)
-    dispatcher.register(Work, handler, on_error=Retry(delay_s=0.1, jitter=0))
-    dispatcher.register(Other, gate)
-    dispatcher.post(Numbered(1))
-    until(lambda: dispatcher.stats().retrying == 1, "it has failed once")
-    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
-    assert gate.entered.wait(TIMEOUT_S)
-    assert dispatcher.post(Numbered(2))
-
-    clock.advance(1000)
-    assert dispatcher.stats().retrying == 1
-    gate.opened.set()
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert handler.seen == [1, 2, 1]
-    assert_accounts_balance(dispatcher, 3)
+    assert dispatcher.is_drained()
+    assert second.seen == [1, 2]
 
 
 def test_a_stop_waits_for_attempts_that_fall_due_in_its_time(make: Make) -> None:
@@ -260,14 +243,13 @@ def test_a_stop_discards_what_is_retrying(
     make: Make, caplog: pytest.LogCaptureFixture, ordered_by_key: bool, drain_timeout_s: float
 ) -> None:
     dispatcher = make(DispatcherConfig(drain_timeout_s=drain_timeout_s))
-    retry = Retry(delay_s=3600, max_delay_s=3600, jitter=0, ordered_by_key=ordered_by_key)
-    dispatcher.register(Work, Failing({1: 9}), on_error=retry)
+    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(**IN_AN_HOUR, ordered_by_key=ordered_by_key))
     asked = dispatcher.ask(Numbered(1))
     until(lambda: dispatcher.stats().retrying == 1, "it has failed once")
 
-    stop = stop_beside(dispatcher)
+    with stopping(dispatcher):
+        pass
 
-    stop.join(TIMEOUT_S)
     assert isinstance(asked.exception(0), EventDiscardedError)
     assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     assert "stop discarded 1 event that waited for its next attempt: 1 Work.DO" in caplog.text
@@ -277,49 +259,15 @@ def test_a_stop_discards_what_is_retrying(
 def test_an_event_that_fails_amid_a_stop_is_not_waited_for(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(drain_timeout_s=3000))
     dispatcher.register(Other, gate)
-    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(delay_s=3600, max_delay_s=3600, jitter=0))
-    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
-    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(**IN_AN_HOUR))
+    hold(dispatcher, gate, Numbered(type=Other.DO))  # type: ignore[arg-type]
     dispatcher.post(Numbered(1))
-    stop = stop_beside(dispatcher)
-    until(lambda: dispatcher.view.is_draining(), "the stop has begun")
 
-    gate.opened.set()
-    stop.join(TIMEOUT_S)
+    with stopping(dispatcher):
+        gate.opened.set()
 
-    assert not stop.is_alive()
     assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     assert_accounts_balance(dispatcher, 2)
-
-
-def test_a_coroutine_that_is_tried_again_holds_up_its_key_alone(make: Make, clock: ManualClock) -> None:
-    """Events of its key that had left the queue waited in the lane, and went on before it."""
-    with running_loop() as loop:
-        dispatcher = AsyncDispatcher(loop=loop, time_service=clock)
-        latched = Latched(loop)
-        policy = Retry(delay_s=0.1, factor=1, jitter=0, ordered_by_key=True)
-        dispatcher.register(Work, AsyncioHandler(latched, capacity=4), on_error=policy)
-        dispatcher.init()
-        dispatcher.start()
-        for number, key in ((1, "a"), (2, "a"), (3, "b"), (4, "a")):
-            dispatcher.post(Keyed(number, key))
-        asked = dispatcher.ask(Keyed(5, "a"))
-        for attempt in (1, 2):
-            until(partial(_has_begun, latched, attempt), "the attempt has begun")
-            latched.end(1, error=OSError())
-            until(partial(_is_retrying, dispatcher, 4), "2, 4 and 5 wait behind 1")
-            clock.advance(100)
-        until(partial(_has_begun, latched, 3), "the last attempt has begun")
-        latched.end(1, 2, 4, 5, 3)
-        asked.result(TIMEOUT_S)
-        dispatcher.stop()
-
-    assert [number for number in latched.begun if number != 3] == [1, 1, 1, 2, 4, 5]
-    assert_accounts_balance(dispatcher, 5)
-
-
-def _has_begun(latched: Latched, attempts: int) -> bool:
-    return latched.begun.count(1) == attempts
 
 
 @pytest.mark.parametrize("options", [{"per_key": 2}, {"key": lambda event: event.number}])
@@ -388,7 +336,6 @@ def test_each_event_is_tried_as_often_as_a_plain_list_says(
     with running_loop() as loop:
         dispatcher = AsyncDispatcher(time_service=clock, dead_letters=letters.append, loop=loop)
         dispatcher.register(Work, handle if is_async else handler, on_error=policy)
-        dispatcher.init()
         dispatcher.start()
         for number, (key, _, is_asked) in enumerate(plan):
             event = Keyed(number, key)
@@ -418,86 +365,34 @@ def test_each_event_is_tried_as_often_as_a_plain_list_says(
     assert dispatcher.stats().failed == len(dead)
 
 
+# -- durable events ----------------------------------------------------------------------------------------------------
+
+
+def durable(
+    journal: Path, clock: ManualClock, handler: Any, policy: Any = "continue", *, events: Any = Posted, **options: Any
+) -> AsyncDispatcher:
+    """A dispatcher in write-ahead mode, not started."""
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True))
+    dispatcher = AsyncDispatcher(journal=writer, time_service=clock, **options)
+    dispatcher.register(Job, handler, events=events, on_error=policy)
+    return dispatcher
+
+
+def crash(dispatcher: AsyncDispatcher, journal: Path, copy: Path) -> Path:
+    """A copy of the journal as a crash leaves it now; then the dispatcher stops, and handles nothing more."""
+    crashed = after_a_crash(journal, copy)
+    dispatcher.set_drain_events_on_stop(False)
+    dispatcher.stop()
+    return crashed
+
+
 def advance_until_drained(dispatcher: AsyncDispatcher, clock: ManualClock) -> None:
     """In write-ahead mode, an attempt is scheduled only once its line is in the log."""
-
-    def is_drained() -> bool:
-        clock.advance(1000)
-        return dispatcher.is_drained()
-
-    until(is_drained, "all attempts are made")
+    until(lambda: clock.advance(1000) or dispatcher.is_drained(), "all attempts are made")
 
 
-class TestDurable:
-    def start(self, journal: Path, clock: ManualClock, handler: Any, **options: Any) -> AsyncDispatcher:
-        writer = JournalWriter(journal, JournalConfig(write_ahead=True))
-        dispatcher = AsyncDispatcher(journal=writer, time_service=clock, **options)
-        policy = Retry(attempts=3, delay_s=10, factor=2, jitter=0)
-        dispatcher.register(Job, handler, events=Posted, on_error=policy)
-        dispatcher.init()
-        dispatcher.start()
-        return dispatcher
-
-    def test_attempts_and_delays_survive_a_crash(self, tmp_path: Path, clock: ManualClock) -> None:
-        """The first run fails once and is killed; the second waits for the rest of the delay, and fails for good."""
-        letters: list[DeadLetter] = []
-        first, handler = self.start(tmp_path / "journal", clock, Failing({1: 9})), Failing({1: 9})
-        first.post(Posted(Job.STARTED, 1))
-        until(lambda: first.core.retries.next_attempt_s() > 0, "its next attempt is in the log")
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        first.set_drain_events_on_stop(False)
-        first.stop()
-
-        later = ManualClock(clock.current_processing_time() + 4000)
-        second = self.start(crashed, later, handler, dead_letters=letters.append)
-        settle(second, later, 5900)
-        assert (handler.seen, second.stats().retrying) == ([], 1)
-        settle(second, later, 100)
-        assert handler.seen == [1]
-        settle(second, later, 20_000)
-        second.stop()
-
-        assert handler.seen == [1, 1]
-        assert [letter.attempts for letter in letters] == [3]
-        assert not recover(crashed).accepted
-
-    def test_each_attempt_has_a_row(self, tmp_path: Path, clock: ManualClock) -> None:
-        dispatcher = self.start(tmp_path, clock, Failing({1: 1}))
-        dispatcher.post(Posted(Job.STARTED, 1))
-        settle(dispatcher, clock, 10_000)
-        assert dispatcher.await_drained(TIMEOUT_S)
-        dispatcher.stop()
-
-        assert [row["outcome"] for row in read_rows(tmp_path, EVENTS)] == ["retried", "handled"]
-
-    def test_later_events_of_the_key_stay_behind_over_a_crash(self, tmp_path: Path, clock: ManualClock) -> None:
-        policy = Retry(attempts=3, delay_s=10, factor=1, jitter=0, ordered_by_key=True)
-
-        def start(journal: Path, time: ManualClock, handler: Any) -> AsyncDispatcher:
-            dispatcher = AsyncDispatcher(
-                journal=JournalWriter(journal, JournalConfig(write_ahead=True)), time_service=time
-            )
-            dispatcher.register(Job, handler, events=Posted, on_error=policy)
-            dispatcher.init()
-            dispatcher.start()
-            return dispatcher
-
-        first = start(tmp_path / "journal", clock, Failing({1: 1}))
-        first.post(Posted(Job.STARTED, 1))
-        until(lambda: first.core.retries.next_attempt_s() > 0, "its next attempt is in the log")
-        first.post(Posted(Job.STARTED, 2))
-        until(lambda: first.stats().retrying == 2, "the other one waits behind it")
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        first.set_drain_events_on_stop(False)
-        first.stop()
-
-        handler, later = Failing({}), ManualClock(clock.current_processing_time())
-        second = start(crashed, later, handler)
-        settle(second, later, 10_000)
-        assert second.await_drained(TIMEOUT_S)
-        second.stop()
-
-        assert handler.seen == [1, 2]
+def await_attempt_in_log(dispatcher: AsyncDispatcher) -> None:
+    until(lambda: dispatcher.core.retries.next_attempt_s() > 0, "its next attempt is in the log")
 
 
 @dataclass
@@ -512,32 +407,22 @@ class TestOrderOfRecovery:
 
     @pytest.fixture
     def crashed(self, tmp_path: Path, clock: ManualClock) -> Path:
+        policy = Retry(attempts=3, delay_s=10, factor=1, jitter=0)
         with running_loop() as loop:
             handler = Latched(loop)
-            journal = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
-            dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.05), journal=journal, time_service=clock)
-            policy = Retry(attempts=3, delay_s=10, factor=1, jitter=0)
             several = AsyncioHandler(handler, loop=loop, per_key=2)
-            dispatcher.register(Job, several, events=OfOrder, on_error=policy)
-            with dispatcher:
+            config = DispatcherConfig(drain_timeout_s=0.05)
+            with durable(tmp_path / "journal", clock, several, policy, events=OfOrder, config=config) as dispatcher:
                 for number in (1, 2, 3):
                     dispatcher.post(OfOrder(Job.STARTED, number))
                 handler.await_begun(1, 2)
                 handler.end(2, error=OSError())
-                until(lambda: dispatcher.core.retries.next_attempt_s() > 0, "its next attempt is in the log")
-                crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-                dispatcher.set_drain_events_on_stop(False)
-        return crashed
+                await_attempt_in_log(dispatcher)
+                return crash(dispatcher, tmp_path / "journal", tmp_path / "crashed")
 
-    def start(self, journal: Path, clock: ManualClock, handler: Any, *, ordered: bool = True) -> AsyncDispatcher:
-        dispatcher = AsyncDispatcher(
-            journal=JournalWriter(journal, JournalConfig(write_ahead=True)), time_service=clock
-        )
+    def make(self, journal: Path, clock: ManualClock, handler: Any, *, ordered: bool = True) -> AsyncDispatcher:
         policy = Retry(attempts=5, delay_s=10, factor=1, jitter=0, ordered_by_key=ordered)
-        dispatcher.register(Job, handler, events=OfOrder, on_error=policy)
-        dispatcher.init()
-        dispatcher.start()
-        return dispatcher
+        return durable(journal, clock, handler, policy, events=OfOrder)
 
     @pytest.mark.parametrize("ordered", [False, True])
     def test_an_attempt_that_is_due_comes_behind_what_was_accepted_before_it(
@@ -546,9 +431,8 @@ class TestOrderOfRecovery:
         """Events that had failed came first: an order was paid before it was placed."""
         clock.advance(10_000)
         handler = Failing({})
-        dispatcher = self.start(crashed, clock, handler, ordered=ordered)
-        assert dispatcher.await_drained(TIMEOUT_S)
-        dispatcher.stop()
+        with self.make(crashed, clock, handler, ordered=ordered) as dispatcher:
+            assert dispatcher.await_drained(TIMEOUT_S)
 
         assert handler.seen == [1, 2, 3]
 
@@ -557,52 +441,30 @@ class TestOrderOfRecovery:
         self, crashed: Path, clock: ManualClock, failures: dict[int, int]
     ) -> None:
         handler = Failing(failures)
-        dispatcher = self.start(crashed, clock, handler)
-        until(lambda: dispatcher.stats().retrying >= 1 and not dispatcher.has_work(), "2 is not due")
-        assert set(handler.seen) <= {1}
-        advance_until_drained(dispatcher, clock)
-        dispatcher.stop()
+        with self.make(crashed, clock, handler) as dispatcher:
+            until(lambda: dispatcher.stats().retrying >= 1 and not dispatcher.has_work(), "2 is not due")
+            assert set(handler.seen) <= {1}
+            advance_until_drained(dispatcher, clock)
 
         assert handler.seen == sorted(handler.seen)
         assert [handler.seen.count(number) for number in (1, 2, 3)] == [
             failures.get(number, 0) + 1 for number in (1, 2, 3)
         ]
 
-    def test_an_ask_that_is_withdrawn_behind_its_key_does_not_come_again(
-        self, clock: ManualClock, tmp_path: Path
-    ) -> None:
-        first, handler = self.start(tmp_path / "journal", clock, Failing({1: 9})), Failing({})
-        first.post(OfOrder(Job.STARTED, 1))
-        asked = first.ask(OfOrder(Job.STARTED, 2))
-        until(lambda: first.stats().retrying == 2, "2 waits behind 1, which has failed")
-
-        assert asked.cancel()
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        first.set_drain_events_on_stop(False)
-        first.stop()
-        second = self.start(crashed, clock, handler)
-        advance_until_drained(second, clock)
-        second.stop()
-
-        assert handler.seen == [1]
-
     def test_an_attempt_keeps_its_place_over_further_crashes(
         self, crashed: Path, clock: ManualClock, tmp_path: Path
     ) -> None:
         for generation in range(2):
             clock.advance(10_000)
-            dispatcher = self.start(crashed, clock, Failing({1: 9, 2: 9, 3: 9}), ordered=False)
-            until(lambda dispatcher=dispatcher: dispatcher.stats().retrying == 3, "all have failed")
-            until(lambda dispatcher=dispatcher: not dispatcher.core.queue.shutdown.under_way, "that is in the log")
-            crashed = after_a_crash(crashed, tmp_path / f"crashed {generation}")
-            dispatcher.set_drain_events_on_stop(False)
-            dispatcher.stop()
+            with self.make(crashed, clock, Failing({1: 9, 2: 9, 3: 9}), ordered=False) as dispatcher:
+                until(lambda dispatcher=dispatcher: dispatcher.stats().retrying == 3, "all have failed")
+                until(lambda dispatcher=dispatcher: not dispatcher.core.queue.shutdown.under_way, "that is in the log")
+                crashed = crash(dispatcher, crashed, tmp_path / f"crashed {generation}")
 
         clock.advance(10_000)
         handler = Failing({})
-        dispatcher = self.start(crashed, clock, handler)
-        assert dispatcher.await_drained(TIMEOUT_S)
-        dispatcher.stop()
+        with self.make(crashed, clock, handler) as dispatcher:
+            assert dispatcher.await_drained(TIMEOUT_S)
 
         assert handler.seen == [1, 2, 3]
 
@@ -614,11 +476,8 @@ class TestRedelivering:
     ) -> None:
         """From the second attempt on, and in coroutines, it described no event or another one."""
         gate = Gate()
-        first = AsyncDispatcher(journal=JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True)))
-        first.register(Job, gate.handle, events=Posted)
-        with first:
-            first.post(Posted(Job.STARTED, 1))
-            assert gate.entered.wait(TIMEOUT_S)
+        with durable(tmp_path / "journal", clock, gate) as first:
+            hold(first, gate, Posted(Job.STARTED, 1))
             crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
             gate.opened.set()
 
@@ -634,11 +493,8 @@ class TestRedelivering:
             note(event)
 
         with running_loop() as loop:
-            second = AsyncDispatcher(
-                journal=JournalWriter(crashed, JournalConfig(write_ahead=True)), time_service=clock, loop=loop
-            )
             policy = Retry(attempts=3, delay_s=1, factor=1, jitter=0)
-            second.register(Job, note_later if is_async else note, events=Posted, on_error=policy)
+            second = durable(crashed, clock, note_later if is_async else note, policy, loop=loop)
             with second:
                 advance_until_drained(second, clock)
 
@@ -732,10 +588,6 @@ def test_a_failure_amid_a_stop_from_the_handler_is_not_tried_for_ever(make: Make
     assert dispatcher.stats().discarded_by_reason == {"stop": 1}
 
 
-def _is_retrying(dispatcher: AsyncDispatcher, events: int) -> bool:
-    return dispatcher.stats().retrying == events
-
-
 class Incomparable:
     """A key whose comparison raises."""
 
@@ -759,72 +611,6 @@ def test_a_key_that_cannot_be_compared_ends_no_dispatcher(make: Make, clock: Man
 
     assert sorted(handler.seen) == [1, 1, 2, 3]
     assert_accounts_balance(dispatcher, 3)
-
-
-def test_events_behind_one_that_was_dropped_go_on(make: Make, clock: ManualClock, gate: Gate) -> None:
-    """They stayed retrying for ever, once the one they waited for was dropped as the oldest of a full queue."""
-    handler = Failing({1: 9})
-    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="drop_oldest"), time_service=clock)
-    policy = Retry(delay_s=0.1, jitter=0, ordered_by_key=True)
-    dispatcher.register(Work, handler, on_error=policy)
-    dispatcher.register(Other, gate)
-    for number in (1, 2):
-        dispatcher.post(Keyed(number, "a"))
-        until(partial(_is_retrying, dispatcher, number), "1 has failed, and 2 waits behind it")
-    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
-    assert gate.entered.wait(TIMEOUT_S)
-    clock.advance(1000)  # 1 is queued
-    dispatcher.post(Numbered(3))
-
-    gate.opened.set()
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert handler.seen == [1, 2, 3]
-    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
-
-
-def test_events_behind_one_go_on_if_its_handler_was_replaced(make: Make, clock: ManualClock) -> None:
-    first, second = Failing({1: 1}), Failing({})
-    dispatcher = make(time_service=clock)
-    dispatcher.register(Work, first, on_error=Retry(delay_s=0.1, jitter=0, ordered_by_key=True))
-    for number in (1, 2):
-        dispatcher.post(Keyed(number, "a"))
-    until(lambda: dispatcher.stats().retrying == 2, "1 has failed, and 2 waits behind it")
-
-    dispatcher.unregister(Work, first)
-    dispatcher.register(Work, second)
-    settle(dispatcher, clock, 200)
-
-    assert dispatcher.is_drained()
-    assert second.seen == [1, 2]
-
-
-@pytest.mark.parametrize("policy", ["block", "reject"])
-def test_a_stop_without_a_drain_ends_while_a_retry_waits_for_room(
-    make: Make, clock: ManualClock, gate: Gate, policy: Any
-) -> None:
-    """The stop woke the retry, which found no room and waited again, without end."""
-    config = DispatcherConfig(
-        queue_capacity=1, queue_full_policy=policy, drain_events_on_stop=False, drain_timeout_s=0.05
-    )
-    dispatcher = make(config, time_service=clock)
-    dispatcher.register(Work, Failing({1: 1}), on_error=Retry(delay_s=0.1, jitter=0))
-    dispatcher.register(Other, gate)
-    dispatcher.post(Numbered(1))
-    until(lambda: dispatcher.stats().retrying == 1, "it has failed")
-    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.post(Numbered(2))
-    clock.advance(1000)
-
-    stopping = threading.Thread(target=dispatcher.stop, daemon=True)
-    stopping.start()
-    stopping.join(TIMEOUT_S)
-
-    assert not stopping.is_alive()
-    gate.opened.set()
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.stats().discarded_by_reason == {"stop": 2}
 
 
 def test_a_failed_ask_keeps_no_event_alive(make: Make) -> None:
@@ -906,22 +692,3 @@ def test_a_failure_is_counted_once_its_dead_letter_exists(make: Make) -> None:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert (counted, dispatcher.stats().failed) == ([0], 1)
-
-
-def test_an_ask_whose_attempt_waits_behind_another_event_is_not_withdrawn_and_answered(
-    make: Make, clock: ManualClock
-) -> None:
-    """Its second attempt waited behind an event that kept the order: `cancel` returned True, and it was handled."""
-    policies = {1: Retry(delay_s=0.1, jitter=0), 2: Retry(delay_s=1, jitter=0, ordered_by_key=True)}
-    handler = Failing({1: 1, 2: 1})
-    dispatcher = make(time_service=clock)
-    dispatcher.register(Work, handler, on_error=lambda event, _: policies[event.number])
-    asked = dispatcher.ask(Keyed(1, "a"))
-    dispatcher.post(Keyed(2, "a"))
-    settle(dispatcher, clock, 200)
-
-    is_withdrawn = asked.cancel()
-    settle(dispatcher, clock, 1000)
-
-    assert (is_withdrawn, asked.result(TIMEOUT_S)) == (False, 1)
-    assert handler.seen == [1, 2, 2, 1]
