@@ -7,28 +7,158 @@ import contextvars
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, EventDispatcher, MultiDispatcher, aio
+from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, EventDispatcher, MultiDispatcher, Retry, aio
+from dispatcher.aio import AsyncioHandler, RateLimit
 from dispatcher.errors import EventLoopClosedError
-from dispatcher.mailbox import ManualClock
-from dispatcher.queue.flags import DRAINING
+from dispatcher.testing import ManualClock
 from dispatcher.util.frames import CAN_READ_FRAMES
+from pipeline.streaming import unordered_wait
 
 from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
 from ..kit.coroutines import Keyed, Latched, running_loop
+from ..kit.dispatchers import stopping
+from ..kit.scenarios import play
+from .async_stage import AsyncStage, perform_async
 
 Make = Callable[..., AsyncDispatcher]
 
+SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
+    "an event is in hand until its coroutine has ended": (
+        {},
+        "post 0:a 1:b -> begun 0 1 ; accepted 2 ; in_hand 2 ; queue_size 0 ; is_drained False"
+        " | finish 0 -> handled 1 ; is_drained False | finish 1 -> handled_by_type Work.DO:2 ; is_drained True",
+    ),
+    "plain handlers and mail go on while coroutines run": (
+        {}, "post 0 | other 9 -> others 9 ; is_drained False | finish 0 -> is_drained True",
+    ),
+    "events of a key run one after another, and other keys meanwhile": (
+        {}, "post 0:a 1:a 2:b 3:a -> begun 0 2 | finish 0 -> begun 0 2 1 | finish 1 3 2 -> handled 4",
+    ),
+    "a function gives the key": (
+        {"key": lambda event: event.number % 2}, "post 0:a 1:b 2:c -> begun 0 1 | finish 0 -> begun 0 1 2",
+    ),
+    "a key that raises fails its event alone": (
+        {"key": lambda event: 1 // event.number}, "post 0 1 2 -> failed 1 ; begun 1 2",
+    ),
+    "at capacity events stay in the queue and mail runs": (
+        {"capacity": 2},
+        "post 0:a 1:b 2:c 3:d 4:e -> begun 0 1 ; in_hand 3 ; queue_size 2 | finish 1 -> begun 0 1 2"
+        " | finish 0 2 3 4 -> most 2",
+    ),
+    "at capacity a bounded queue fills up": (
+        {"capacity": 1, "config": {"queue_capacity": 2, "queue_full_policy": "reject"}},
+        "post 0:a -> begun 0 | post 1:b -> queue_size 0 | post 2:c 3:d | refused 4:e | finish 0 1 2 3 -> handled 4",
+    ),
+    "a coroutine that raises fails its event, and the next of its key runs": (
+        {}, "post 0:a 1:a | fail 0 -> begun 0 1 ; failed 1 | finish 1 -> handled 1",
+    ),
+    "coroutines are timed from their beginning to their end": (
+        {"config": {"measure_times": "all"}}, "post 0:a 1:b 2:c -> timed 0 0 | finish 0 1 2 -> timed 3 3",
+    ),
+    "an event whose handler is unregistered meanwhile is handled": (
+        {}, "post 0:a 1:b | unregister | finish 0 | fail 1 -> handled 1 ; failed 1",
+    ),
+    "stop as the error policy stops with the coroutine's error": (
+        {"on_error": "stop"},
+        "post 0:a 1:b 2:c | fail 1 | finish 0 2 | gone -> cause LookupError ; handled 2 ; failed 1 | refused 9",
+    ),
+    "a stop waits for coroutines": (
+        {"capacity": 2},
+        "post 0:a 1:b 2:c 3:d | begin stop -> is_stopped False | refused 9 | finish 0 1 2 3 | end -> handled 4",
+    ),
+    "a stop without a drain waits for begun coroutines only": (  # one waits for its key, one for a slot, one is queued
+        {"capacity": 1, "config": {"drain_events_on_stop": False}},
+        "post 0:a 1:a 2:b 3:c -> begun 0 ; queue_size 1 | begin stop -> is_stopped False | finish 0 | end"
+        " -> begun 0 ; discarded 3",
+    ),
+    "a stop that gives up cancels coroutines, and begins none": (
+        {"config": {"drain_timeout_s": 0.02}},
+        "post 0:a 1:a 2:b -> begun 0 2 | begin stop"
+        " | end -> discarded_by_reason stop:3 ; in_hand 0 ; begun 0 2 ; ended 0 2",
+    ),
+    "coroutines are given up when the handler thread fails": (
+        {}, "post 0 | break_down | gone -> cause LookupError ; discarded_by_reason stop:1 ; ended 0",
+    ),
+    "an ask that waits behind its key can be withdrawn, as a timeout does": (
+        {},
+        "post 0:a | ask 1:a 2:a | give_up 1 | cancel 2 | finish 0"
+        " -> begun 0 ; answers withdrawn withdrawn ; discarded_by_reason withdrawn:2",
+    ),
+    "a coroutine that is tried again holds up its key alone": (  # events of its key that had left the queue went on
+        {"on_error": Retry(delay_s=0.1, factor=1, jitter=0, ordered_by_key=True), "capacity": 4},
+        "post 1:a 2:a 3:b 4:a 5:a -> begun 1 3 | fail 1 -> retrying 4 | +100 | fail 1 -> retrying 4"
+        " | +100 -> begun 1 3 1 1"
+        " | finish 1 2 4 5 3 -> begun 1 3 1 1 2 4 5 ; handled 5",
+    ),
+}  # fmt: skip
 
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    with running_loop() as loop:
-        yield loop
+PER_S = {"rate": RateLimit(1, burst=1)}
+PER_KEY = {"rate": RateLimit(1, burst=1, per_key=True)}
+RATES: dict[str, tuple[dict[str, Any], str]] = {
+    "coroutines begin at the rate in the order of the posts": (
+        {"rate": RateLimit(1, burst=2)},
+        "post 0:a 1:b 2:c 3:d 4:a -> begun 0 1 | finish 0 | +999 -> begun 0 1 | +1 -> begun 0 1 2 | +999 -> begun 0 1 2"
+        " | +1 -> begun 0 1 2 3 | +1000 -> begun 0 1 2 3 4",
+    ),
+    "each key has the rate to itself with per_key": (
+        PER_KEY,
+        "post 0:a 1:a 2:b 3 4:b 5:a 6 -> begun 0 2 3 | finish 0 2 3 -> begun 0 2 3 | +1000"
+        " | finish 1 4 6 -> ended 0 1 2 3 4 6"
+        " | +1000 | finish 5",
+    ),
+    "an event that waits for its turn takes no slot": (
+        PER_KEY | {"capacity": 1},
+        "post 0:a 1:a 2:a 3:b 4:c -> begun 0 | finish 0 -> begun 0 3 | finish 3 -> begun 0 3 4",
+    ),
+    "other classes go on while events wait for their turns": (
+        PER_S, "post 0:a 1:b 2:c 3:d | other 9 -> begun 0 ; others 9",
+    ),
+    "beyond max_waiting events stay in the queue": (
+        PER_S | {"max_waiting": 3},
+        "post 0:a 1:b 2:c 3:d 4:e 5:f 6:g 7:h 8:i 9:j -> begun 0 ; queue_size 5 | +1000 -> begun 0 1 ; queue_size 4",
+    ),
+    "a withdrawn event leaves its turn to the next": (
+        PER_S,
+        "post 0:a | ask 1:b 2:c 3:d | cancel 1 2 | +1000 -> begun 0 3 ; discarded_by_reason withdrawn:2"
+        " | finish 3 -> answers withdrawn withdrawn None",
+    ),
+    "each attempt takes a turn": (
+        PER_S | {"on_error": Retry(attempts=2, delay_s=0)},
+        "post 0:a 1:b -> begun 0 | fail 0 | +1000 -> begun 0 1 | +1000 -> begun 0 1 0",
+    ),
+    "the cost of an event counts": (
+        {"rate": RateLimit(10, burst=10, cost=lambda event: 10 if event.number else 5)},
+        "post 0:a 1:b -> begun 0 | +499 -> begun 0 | +1 -> begun 0 1",
+    ),
+    "a cost that raises fails the event alone": (
+        {"rate": RateLimit(1, burst=9, cost=lambda event: 1 / event.number)}, "post 0:a 1:b -> begun 1 ; failed 1",
+    ),
+    "a drain keeps the rate": (
+        PER_S,
+        "post 0:a 1:b 2:c | begin stop -> begun 0 | +1000 -> begun 0 1 ; is_drained False | +1000 -> begun 0 1 2"
+        " | finish 0 1 2 | end -> handled 3",
+    ),
+    "a stop that does not drain discards what waits": (
+        PER_S | {"config": {"drain_events_on_stop": False}},
+        "post 0:a 1:b 2:c | ask 3:d | begin stop | finish 0 | end"
+        " -> begun 0 ; answers EventDiscardedError:stop ; discarded_by_reason stop:3",
+    ),
+    "a stop ends in its time though events wait for their turns": (
+        PER_S | {"config": {"drain_timeout_s": 0.01}},
+        "post 0:a 1:b 2:c | finish 0 | begin stop | end -> begun 0 ; discarded_by_reason stop:2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "script"), (SCENARIOS | RATES).values(), ids=SCENARIOS | RATES)
+def test_scenario(loop: asyncio.AbstractEventLoop, options: dict[str, Any], script: str) -> None:
+    perform_async(loop, script, **options)
 
 
 @pytest.fixture
@@ -37,8 +167,7 @@ def handler(loop: asyncio.AbstractEventLoop) -> Latched:
 
 
 def post(dispatcher: AsyncDispatcher, *events: Any) -> None:
-    for event in events:
-        assert dispatcher.event_handler.handle(event)
+    assert all(dispatcher.post(event) for event in events)
 
 
 def keys(count: int) -> list[Keyed]:
@@ -60,82 +189,69 @@ def run_on(loop: asyncio.AbstractEventLoop, coroutine: Any) -> Any:
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result(TIMEOUT_S)
 
 
+def message_with(caplog: pytest.LogCaptureFixture, part: str) -> str:
+    """The only line of the log that has this part."""
+    [message] = [record.message for record in caplog.records if part in record.message]
+    return message
+
+
 # -- registration ------------------------------------------------------------------------------------------------------
 
 
-def test_an_async_def_without_a_loop_is_refused_with_what_to_do() -> None:
-    async def handle(event: Any) -> None: ...
-
-    with pytest.raises(TypeError, match=r"no event loop.*AsyncDispatcher\(loop=loop\).*aio\.AsyncioHandler"):
-        AsyncDispatcher().register(Work, handle)
-    with pytest.raises(TypeError, match=r"no event loop.*AsyncDispatcher\(loop=loop\).*aio\.AsyncioHandler"):
-        AsyncDispatcher().register(Work, aio.AsyncioHandler(handle))
+async def do_nothing(event: Any) -> None: ...
 
 
-def test_a_plain_function_is_no_asyncio_handler() -> None:
-    with pytest.raises(TypeError, match="takes an `async def` function"):
-        aio.AsyncioHandler(lambda event: None)
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (
+        lambda: AsyncDispatcher().register(Work, AsyncioHandler(do_nothing)),
+        TypeError,
+        r"no event loop.*AsyncDispatcher\(loop=loop\).*aio\.AsyncioHandler",
+    ),
+    (lambda: AsyncioHandler(lambda event: None), TypeError, "takes an `async def` function"),
+    (lambda: AsyncioHandler(do_nothing, capacity=0), ValueError, "capacity must be at least 1, not 0"),
+    (lambda: AsyncioHandler(do_nothing, per_key=0), ValueError, "per_key must be at least 1, not 0"),
+    (lambda: AsyncioHandler(do_nothing, max_waiting=-1), ValueError, "max_waiting must be at least 0, not -1"),
+    (lambda: AsyncioHandler(do_nothing, key="entity"), TypeError, "key must be a callable"),  # type: ignore[arg-type]
+]
 
 
-def test_numbers_that_are_too_small_and_a_key_that_is_no_function_are_refused() -> None:
-    async def handle(event: Any) -> None: ...
-
-    with pytest.raises(ValueError, match="capacity must be at least 1, not 0"):
-        aio.AsyncioHandler(handle, capacity=0)
-    with pytest.raises(ValueError, match="per_key must be at least 1, not 0"):
-        aio.AsyncioHandler(handle, per_key=0)
-    with pytest.raises(ValueError, match="max_waiting must be at least 0, not -1"):
-        aio.AsyncioHandler(handle, max_waiting=-1)
-    with pytest.raises(TypeError, match="key must be a callable"):
-        aio.AsyncioHandler(handle, key="entity")  # type: ignore[arg-type]
+@pytest.mark.parametrize(("make_it", "error", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_a_wrong_registration_says_what_to_do(make_it: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_it()
 
 
 def test_an_async_handler_is_the_only_one_of_its_class(loop: asyncio.AbstractEventLoop) -> None:
-    async def handle(event: Any) -> None: ...
-
     dispatcher = AsyncDispatcher(loop=loop)
-    dispatcher.register(Work, handle)
+    dispatcher.register(Work, do_nothing)
     with pytest.raises(ValueError, match="Work: an `async def` handler is the only one"):
         dispatcher.register(Work, print)
-    assert dispatcher.unregister(Work, handle)
+    assert dispatcher.unregister(Work, do_nothing)
     dispatcher.register(Work, print)
     with pytest.raises(ValueError, match="Work: an `async def` handler is the only one"):
-        dispatcher.register(Work, handle)
+        dispatcher.register(Work, do_nothing)
 
 
-@pytest.mark.parametrize("kind", ["function", "object", "method", "declared"])
-def test_coroutines_run_on_the_loop(make: Make, loop: asyncio.AbstractEventLoop, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["object", "method", "declared", "every class"])
+def test_coroutines_run_on_the_loop(loop: asyncio.AbstractEventLoop, kind: str) -> None:
     ran_on: list[tuple[asyncio.AbstractEventLoop, int]] = []
 
     class Handler:
         async def handle(self, event: Any) -> None:
             ran_on.append((asyncio.get_running_loop(), event.number))
 
-    async def function(event: Any) -> None:
-        ran_on.append((asyncio.get_running_loop(), event.number))
-
-    handlers: dict[str, Any] = {"function": function, "object": Handler(), "method": Handler().handle}
-    if kind == "declared":
-        dispatcher = make(handler=aio.AsyncioHandler(function, loop=loop))
+    function = Handler().handle
+    if kind == "every class":
+        dispatcher: AsyncDispatcher = EventDispatcher(function, loop=loop)
     else:
-        dispatcher = make(loop=loop, handler=handlers[kind])
-    post(dispatcher, Keyed(1), Keyed(2))
+        handlers: dict[str, Any] = {"object": Handler(), "declared": AsyncioHandler(function, loop=loop)}
+        dispatcher = AsyncDispatcher(loop=loop)
+        dispatcher.register(Work, handlers.get(kind, function))
+    with dispatcher:
+        post(dispatcher, Keyed(1), Keyed(2))
 
-    assert dispatcher.await_drained(TIMEOUT_S)
     assert ran_on == [(loop, 1), (loop, 2)]
     assert_accounts_balance(dispatcher, accepted=2)
-
-
-def test_an_event_dispatcher_takes_an_async_handler(loop: asyncio.AbstractEventLoop) -> None:
-    got: list[int] = []
-
-    async def handle(event: Any) -> None:
-        got.append(event.number)
-
-    with EventDispatcher(handle, loop=loop) as dispatcher:
-        dispatcher.handle(Keyed(1))
-        assert dispatcher.await_drained(TIMEOUT_S)
-    assert got == [1]
 
 
 @pytest.mark.long
@@ -146,195 +262,92 @@ def test_a_dispatcher_without_async_handlers_does_not_import_asyncio() -> None:
     assert ran.stdout.strip() == "False"
 
 
-# -- in hand -----------------------------------------------------------------------------------------------------------
-
-
-def test_an_event_is_in_hand_until_its_coroutine_has_ended(make: Make, handler: Latched) -> None:
-    dispatcher = make(loop=handler.loop, handler=handler)
-    post(dispatcher, *keys(2))
-    handler.await_begun(0, 1)
-    in_handler_thread(dispatcher)
-
-    stats = dispatcher.stats()
-    assert (stats.accepted, stats.in_hand, stats.queue_size, stats.handled) == (2, 2, 0, 0)
-    assert not dispatcher.is_drained()
-    assert not dispatcher.await_drained(0)
-
-    handler.end(0)
-    until(lambda: dispatcher.stats().handled == 1)
-    assert not dispatcher.is_drained()
-    handler.end(1)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats().handled_by_type == {("Work", "DO"): 2}
-    assert_accounts_balance(dispatcher, accepted=2)
-
-
-def test_plain_handlers_and_mail_go_on_while_coroutines_run(make: Make, handler: Latched) -> None:
-    got: list[int] = []
-    dispatcher = make(loop=handler.loop, handler=handler)
-    dispatcher.register(Other, lambda event: got.append(event.number))
-    plain = type("Plain", (), {"type": Other.DO, "number": 9})()
-    post(dispatcher, Keyed(0), plain)
-
-    until(lambda: got == [9])
-    in_handler_thread(dispatcher)
-    assert not dispatcher.is_drained()
-    handler.end(0)
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-
-def test_events_of_a_key_run_one_after_another_and_other_keys_meanwhile(make: Make, handler: Latched) -> None:
-    dispatcher = make(loop=handler.loop, handler=handler)
-    post(dispatcher, Keyed(0, "a"), Keyed(1, "a"), Keyed(2, "b"), Keyed(3, "a"))
-
-    handler.await_begun(0, 2)
-    in_handler_thread(dispatcher)
-    assert handler.begun == [0, 2]
-    handler.end(0)
-    handler.await_begun(1)
-    assert 3 not in handler.begun
-    handler.end(1, 3, 2)
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert [number for number in handler.ended if number != 2] == [0, 1, 3]
-
-
-def test_a_function_gives_the_key(make: Make, handler: Latched) -> None:
-    by_parity = aio.AsyncioHandler(handler, loop=handler.loop, key=lambda event: event.number % 2)
-    dispatcher = make(handler=by_parity)
-    post(dispatcher, *keys(3))
-    handler.await_begun(0, 1)
-    in_handler_thread(dispatcher)
-
-    assert handler.begun == [0, 1]
-    handler.end(0, 1, 2)
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-
-def test_a_key_that_raises_fails_its_event_alone(make: Make, handler: Latched) -> None:
-    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, key=lambda event: 1 // event.number))
-    post(dispatcher, Keyed(0), Keyed(1), Keyed(1, type=Work.MORE))
-    handler.end(1)
-
-    until(lambda: dispatcher.stats().failed == 1)
-    until(lambda: len(handler.begun) == 2)
-    handler.end(1)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=3)
-
-
-def test_at_capacity_events_stay_in_the_queue_and_mail_runs(make: Make, handler: Latched) -> None:
-    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=2))
-    post(dispatcher, *keys(5))
-    handler.await_begun(0, 1)
-    until(lambda: dispatcher.queue_size() == 2)  # the third is in hand, and does not begin
-    in_handler_thread(dispatcher)
-
-    assert handler.begun == [0, 1]
-    assert dispatcher.stats().in_hand == 3
-    handler.end(1)
-    handler.await_begun(2)
-    handler.end(0, 2, 3, 4)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert handler.most == 2
-    assert_accounts_balance(dispatcher, accepted=5)
-
-
-def test_at_capacity_a_bounded_queue_fills_up(make: Make, handler: Latched) -> None:
-    config = DispatcherConfig(queue_capacity=2, queue_full_policy="reject")
-    dispatcher = make(config, handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=1))
-    post(dispatcher, Keyed(0, 0))
-    handler.await_begun(0)
-    post(dispatcher, Keyed(1, 1))
-    until(lambda: dispatcher.queue_size() == 0)
-    in_handler_thread(dispatcher)
-    post(dispatcher, Keyed(2, 2), Keyed(3, 3))
-
-    assert not dispatcher.event_handler.handle(Keyed(4, 4))
-    handler.end(0, 1, 2, 3)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=4)
-
-
 def test_each_partition_runs_coroutines_in_the_order_of_their_keys(handler: Latched) -> None:
     with MultiDispatcher(partitions=2, loop=handler.loop) as dispatcher:
         dispatcher.register(Work, handler)
         for number in range(4):
-            assert dispatcher.event_handler.handle(Keyed(number, key=number % 2))
+            assert dispatcher.post(Keyed(number, key=number % 2))
         handler.await_begun(0, 1)
         handler.end(0, 1, 2, 3)
         assert dispatcher.await_drained(TIMEOUT_S)
     assert [number for number in handler.ended if number % 2] == [1, 3]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks")
+def test_tasks_that_begin_eagerly_end_their_events(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    got: list[int] = []
+
+    async def handle(event: Keyed) -> None:
+        got.append(event.number)
+
+    loop.call_soon_threadsafe(
+        loop.set_task_factory,
+        asyncio.eager_task_factory,  # type: ignore[attr-defined, unused-ignore]
+    )
+    dispatcher = make(loop=loop, handler=handle)
+    post(dispatcher, Keyed(0), Keyed(1))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [0, 1]
+
+
+def test_handlers_have_loops_of_their_own(make: Make, handler: Latched) -> None:
+    with running_loop() as other_loop:
+        other = Latched(other_loop)
+        dispatcher = make(loop=handler.loop, handler=handler)
+        dispatcher.register(Other, AsyncioHandler(other, loop=other_loop, key=id))
+        post(dispatcher, Keyed(0), Keyed(1, type=Other.DO), Keyed(2, type=Other.DO))  # type: ignore[arg-type]
+        other.end(2, 1)
+        handler.end(0)
+
+        assert dispatcher.await_drained(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=3)
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_coroutine_that_raises_fails_its_event_and_the_next_of_its_key_runs(
-    make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
+async def cancel_itself(event: Any) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def take_nothing() -> None: ...
+
+
+@pytest.mark.parametrize("handle", [cancel_itself, take_nothing])
+def test_a_coroutine_that_is_cancelled_or_cannot_be_called_fails_its_event(
+    make: Make, loop: asyncio.AbstractEventLoop, handle: Any
 ) -> None:
-    dispatcher = make(loop=handler.loop, handler=handler)
-    post(dispatcher, Keyed(0), Keyed(1))
-    handler.end(0, error=LookupError("lost"))
-    handler.end(1)
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (1, 1)
-    [record] = [record for record in caplog.records if "failed" in record.message]
-    assert "Work.DO" in record.message
-    assert record.exc_info is not None
-    assert isinstance(record.exc_info[1], LookupError)
-
-
-def test_a_coroutine_that_is_cancelled_fails_its_event(make: Make, handler: Latched) -> None:
-    async def give_up() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(0)
-
-    handler.then = lambda event: give_up()
-    dispatcher = make(loop=handler.loop, handler=handler)
+    dispatcher = make(loop=loop, handler=handle)
     post(dispatcher, Keyed(0))
-    handler.end(0)
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=1)
     assert dispatcher.stats().failed == 1
 
 
-def test_a_function_that_takes_other_arguments_fails_the_event(make: Make, loop: asyncio.AbstractEventLoop) -> None:
-    async def handle() -> None: ...
-
-    dispatcher = make(loop=loop, handler=handle)
+def test_a_failure_is_logged_with_the_coroutines_error(
+    make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make(loop=handler.loop, handler=handler)
     post(dispatcher, Keyed(0))
+    handler.end(0, error=LookupError("lost"))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats().failed == 1
+    [record] = [record for record in caplog.records if "failed" in record.message]
+    assert "Work.DO" in record.message
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], LookupError)
 
 
-def test_stop_as_the_error_policy_stops_with_the_coroutines_error(handler: Latched) -> None:
-    dispatcher = AsyncDispatcher(loop=handler.loop)
-    dispatcher.register(Work, handler, on_error="stop")
-    dispatcher.init()
-    dispatcher.start()
-    post(dispatcher, *keys(3))
-    handler.end(1, error=LookupError("lost"))
-    handler.end(0, 2)
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert isinstance(dispatcher.failure_cause, LookupError)
-    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (2, 1)
-    assert not dispatcher.event_handler.handle(Keyed(9))
-
-
-def test_exit_as_the_error_policy_ends_the_process_with_255(handler: Latched) -> None:
+def test_exit_as_the_error_policy_ends_the_process_with_255(make: Make, handler: Latched) -> None:
     codes: list[int] = []
     exited = threading.Event()
-    dispatcher = AsyncDispatcher(loop=handler.loop, exit_action=lambda code: (codes.append(code), exited.set()))
+    dispatcher = make(loop=handler.loop, exit_action=lambda code: (codes.append(code), exited.set()))
     dispatcher.register(Work, handler, on_error="exit")
-    dispatcher.init()
-    dispatcher.start()
     post(dispatcher, Keyed(0))
     handler.end(0, error=LookupError("lost"))
 
@@ -343,27 +356,20 @@ def test_exit_as_the_error_policy_ends_the_process_with_255(handler: Latched) ->
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
 
-def test_an_event_whose_handler_is_unregistered_meanwhile_is_handled(make: Make, handler: Latched) -> None:
-    dispatcher = make(loop=handler.loop, handler=handler)
-    post(dispatcher, *keys(2))
-    handler.await_begun(0, 1)
-    assert dispatcher.unregister(Work, handler)
-    handler.end(0)
-    handler.end(1, error=LookupError("lost"))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (1, 1)
-
-
 # -- the loop ends -----------------------------------------------------------------------------------------------------
 
 
-def test_events_for_a_closed_loop_fail(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    async def handle(event: Any) -> None: ...
+@pytest.fixture
+def idle_loop() -> asyncio.AbstractEventLoop:
+    """A loop that does not run."""
+    return asyncio.new_event_loop()
 
-    loop = asyncio.new_event_loop()
-    loop.close()
-    dispatcher = make(loop=loop, handler=handle)
+
+def test_events_for_a_closed_loop_fail(
+    make: Make, idle_loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    idle_loop.close()
+    dispatcher = make(loop=idle_loop, handler=do_nothing)
     post(dispatcher, Keyed(0), Keyed(1))
 
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -371,83 +377,64 @@ def test_events_for_a_closed_loop_fail(make: Make, caplog: pytest.LogCaptureFixt
     assert any(isinstance(r.exc_info[1], EventLoopClosedError) for r in caplog.records if r.exc_info)
 
 
-def test_events_that_a_loop_has_not_ended_fail_once_it_is_closed(make: Make) -> None:
-    async def handle(event: Any) -> None: ...
-
-    loop = asyncio.new_event_loop()  # does not run
+def test_events_that_a_loop_has_not_ended_fail_once_it_is_closed(
+    make: Make, idle_loop: asyncio.AbstractEventLoop
+) -> None:
     clock = ManualClock()
-    dispatcher = make(loop=loop, handler=handle, time_service=clock)
+    dispatcher = make(loop=idle_loop, handler=do_nothing, time_service=clock)
     post(dispatcher, Keyed(0), Keyed(1))
     until(lambda: dispatcher.stats().in_hand == 2)
     in_handler_thread(dispatcher)
     assert not dispatcher.is_drained()
-    loop.close()
+    idle_loop.close()
     clock.advance(1000)
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().failed == 2
 
 
-def test_a_loop_that_stops_and_runs_again_ends_its_events(make: Make) -> None:
-    async def handle(event: Any) -> None: ...
-
-    loop = asyncio.new_event_loop()
-    dispatcher = make(loop=loop, handler=handle)
+def test_a_loop_that_stops_and_runs_again_ends_its_events(make: Make, idle_loop: asyncio.AbstractEventLoop) -> None:
+    dispatcher = make(loop=idle_loop, handler=do_nothing)
     post(dispatcher, Keyed(0))
     until(lambda: dispatcher.stats().in_hand == 1)
-    loop.run_until_complete(aio.await_drained(dispatcher, TIMEOUT_S))
+    idle_loop.run_until_complete(aio.await_drained(dispatcher, TIMEOUT_S))
     post(dispatcher, Keyed(1))
-    loop.run_until_complete(aio.await_drained(dispatcher, TIMEOUT_S))
-    loop.close()
+    idle_loop.run_until_complete(aio.await_drained(dispatcher, TIMEOUT_S))
+    idle_loop.close()
 
     assert dispatcher.stats().handled == 2
+
+
+def test_a_stop_says_that_the_loop_does_not_run(
+    make: Make, idle_loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0.02), loop=idle_loop, handler=do_nothing)
+    post(dispatcher, Keyed(0))
+    until(lambda: dispatcher.stats().in_hand == 1)
+    dispatcher.stop()
+    idle_loop.close()
+
+    assert "its event loop does not run" in caplog.text
+    assert_accounts_balance(dispatcher, accepted=1)
 
 
 # -- stop --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_waits_for_coroutines(make: Make, handler: Latched) -> None:
-    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=2))
-    post(dispatcher, *keys(4))
-    handler.await_begun(0, 1)
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: dispatcher.core.queue.phase >= DRAINING)
-    assert not dispatcher.is_stopped()
-    assert not dispatcher.event_handler.handle(Keyed(9))
-
-    handler.end(0, 1, 2, 3)
-    stopping.join(TIMEOUT_S)
-    assert dispatcher.is_stopped()
-    assert dispatcher.stats().handled == 4
-    assert_accounts_balance(dispatcher, accepted=4)
-
-
-def test_a_stop_gives_up_on_a_coroutine_and_says_where_it_hangs(
-    handler: Latched, caplog: pytest.LogCaptureFixture
+def test_a_stop_that_gives_up_says_where_a_coroutine_hangs(
+    make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.02), loop=handler.loop, name="jobs")
-    dispatcher.register(Work, handler)
-    dispatcher.init()
-    dispatcher.start()
-    post(dispatcher, Keyed(0, "a"), Keyed(1, "a"), Keyed(2, "b"))
-    handler.await_begun(0, 2)
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0.02), loop=handler.loop, handler=handler)
+    post(dispatcher, Keyed(0))
+    handler.await_begun(0)
     dispatcher.stop()
 
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    [gave_up] = [record.message for record in caplog.records if "cancels the coroutines of" in record.message]
-    assert "in handle" in gave_up
-    assert line_of("await end") in gave_up
-    assert "job_0" in gave_up
-    assert dispatcher.stats().discarded_by_reason == {"stop": 3}
-    assert dispatcher.stats().in_hand == 0
-    assert_accounts_balance(dispatcher, accepted=3)
-    handler.await_ended(0, 2)  # cancelled
-    assert handler.begun == [0, 2]
+    message = message_with(caplog, "cancels the coroutines of")
+    assert all(part in message for part in ("in handle", line_of("await end"), "job_0"))
 
 
 def test_a_stop_names_a_coroutine_that_blocks_its_loop(
-    loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+    make: Make, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     entered, opened = threading.Event(), threading.Event()
 
@@ -455,53 +442,13 @@ def test_a_stop_names_a_coroutine_that_blocks_its_loop(
         entered.set()
         opened.wait(TIMEOUT_S)
 
-    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.02), loop=loop)
-    dispatcher.register(Work, block_the_loop)
-    dispatcher.init()
-    dispatcher.start()
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0.02), loop=loop, handler=block_the_loop)
     post(dispatcher, Keyed(0))
     assert entered.wait(TIMEOUT_S)
     dispatcher.stop()
     opened.set()
 
-    [gave_up] = [record.message for record in caplog.records if "cancels the coroutines of" in record.message]
-    assert "opened.wait(TIMEOUT_S)" in gave_up
-
-
-def test_a_stop_says_that_the_loop_does_not_run(caplog: pytest.LogCaptureFixture) -> None:
-    async def handle(event: Any) -> None: ...
-
-    loop = asyncio.new_event_loop()
-    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.02), loop=loop)
-    dispatcher.register(Work, handle)
-    dispatcher.init()
-    dispatcher.start()
-    post(dispatcher, Keyed(0))
-    until(lambda: dispatcher.stats().in_hand == 1)
-    dispatcher.stop()
-    loop.close()
-
-    assert "its event loop does not run" in caplog.text
-    assert_accounts_balance(dispatcher, accepted=1)
-
-
-def test_a_stop_without_a_drain_waits_for_begun_coroutines_only(make: Make, handler: Latched) -> None:
-    dispatcher = make(
-        DispatcherConfig(drain_events_on_stop=False),
-        handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=1),
-    )
-    post(dispatcher, Keyed(0, "a"), Keyed(1, "a"), Keyed(2, "b"), Keyed(3, "c"))
-    handler.await_begun(0)
-    until(lambda: dispatcher.queue_size() == 1)  # one waits for its key, one for a slot, one in the queue
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: dispatcher.stats().discarded == 3)
-    handler.end(0)
-    stopping.join(TIMEOUT_S)
-
-    assert dispatcher.is_stopped()
-    assert handler.begun == [0]
-    assert_accounts_balance(dispatcher, accepted=4)
+    assert "opened.wait(TIMEOUT_S)" in message_with(caplog, "cancels the coroutines of")
 
 
 def test_a_coroutine_may_post_while_its_dispatcher_drains(make: Make, handler: Latched) -> None:
@@ -510,17 +457,14 @@ def test_a_coroutine_may_post_while_its_dispatcher_drains(make: Make, handler: L
 
     async def post_more(event: Keyed) -> None:
         if event.number == 0:
-            in_thread = await asyncio.to_thread(dispatcher.event_handler.handle, Keyed(1))
+            in_thread = await asyncio.to_thread(dispatcher.post, Keyed(1))
             answers.extend((in_thread, await aio.post(dispatcher, Keyed(2))))
 
     handler.then = post_more
     post(dispatcher, Keyed(0))
     handler.await_begun(0)
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: dispatcher.core.queue.phase >= DRAINING)
-    handler.end(0, 1, 2)
-    stopping.join(TIMEOUT_S)
+    with stopping(dispatcher):
+        handler.end(0, 1, 2)
 
     assert answers == [True, True]
     assert handler.ended == [0, 1, 2]
@@ -540,14 +484,14 @@ def test_a_thread_with_the_context_of_its_coroutine_never_waits_for_room(
     async def handle(event: Keyed) -> None:
         if event.number == 0:
             for number in range(1, 4):
-                posting = start(lambda number=number: answers.append(dispatcher.event_handler.handle(Keyed(number))))
+                posting = start(lambda number=number: answers.append(dispatcher.post(Keyed(number))))
                 if isinstance(posting, threading.Thread):
                     posting.start()
                     posting.join(TIMEOUT_S)
                 else:
                     await posting
 
-    dispatcher = make(queue_capacity=1, handler=aio.AsyncioHandler(handle, loop=loop, max_waiting=0))
+    dispatcher = make(queue_capacity=1, handler=AsyncioHandler(handle, loop=loop, max_waiting=0))
     post(dispatcher, Keyed(0))
 
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -584,10 +528,9 @@ def test_posts_of_a_coroutines_tasks_and_threads_are_accepted_while_its_group_dr
     answers: list[bool] = []
     gate = threading.Event()
     first, second = AsyncDispatcher(queue_capacity=1, name="first"), AsyncDispatcher(queue_capacity=1, name="second")
-    one_at_a_time = aio.AsyncioHandler(handler, loop=handler.loop, max_waiting=0)
+    one_at_a_time = AsyncioHandler(handler, loop=handler.loop, max_waiting=0)
     first.register(Work, one_at_a_time, context=keeps_context)
     second.register(Work, lambda event: gate.wait(TIMEOUT_S))
-    group = DispatcherGroup([first, second], name="group")
 
     async def post_more(event: Keyed) -> None:
         if event.number == 0:
@@ -596,20 +539,15 @@ def test_posts_of_a_coroutines_tasks_and_threads_are_accepted_while_its_group_dr
             gate.set()
 
     handler.then = post_more
-    group.init()
-    group.start()
-    post(first, Keyed(0))
-    handler.await_begun(0)
-    for number, dispatcher in ((1, first), (2, second)):
-        post(dispatcher, Keyed(number))
-        until(lambda dispatcher=dispatcher: dispatcher.queue_size() == 0)
-        post(dispatcher, Keyed(number + 2))
-    stopping = threading.Thread(target=group.stop)
-    stopping.start()
-    until(lambda: second.core.queue.phase >= DRAINING)
-    assert first.core.queue.phase >= DRAINING
-    handler.end(0, 1, 3, 9)
-    stopping.join(TIMEOUT_S)
+    with DispatcherGroup([first, second], name="group") as group:
+        post(first, Keyed(0))
+        handler.await_begun(0)
+        for number, dispatcher in ((1, first), (2, second)):
+            post(dispatcher, Keyed(number))
+            until(lambda dispatcher=dispatcher: dispatcher.queue_size() == 0)
+            post(dispatcher, Keyed(number + 2))
+        with stopping(group):
+            handler.end(0, 1, 3, 9)
 
     assert answers == [True, True]
     assert group.is_stopped()
@@ -617,32 +555,36 @@ def test_posts_of_a_coroutines_tasks_and_threads_are_accepted_while_its_group_dr
     assert_accounts_balance(second, accepted=3)
 
 
-def test_a_thread_that_outlives_its_coroutine_is_outside(make: Make, handler: Latched) -> None:
+@pytest.mark.parametrize("is_task", [False, True], ids=["thread", "task"])
+def test_a_thread_or_task_that_outlives_its_coroutine_is_outside(make: Make, handler: Latched, is_task: bool) -> None:
     answers: list[bool] = []
-    released = threading.Event()
-    left: list[threading.Thread] = []
+    released, loop_released = threading.Event(), asyncio.Event()
+    left: list[Any] = []
     dispatcher = make(loop=handler.loop, handler=handler)
 
     def post_late() -> None:
         assert released.wait(TIMEOUT_S)
         answers.append(dispatcher.post(Keyed(9)))
 
-    def leave_a_thread(event: Keyed) -> None:
-        if event.number == 0:
-            left.append(in_context(post_late))
-            left[0].start()
+    async def post_later() -> None:
+        await loop_released.wait()
+        post_late()
 
-    handler.then = leave_a_thread
+    async def leave_one(event: Keyed) -> None:
+        if event.number == 0:
+            left.append(asyncio.create_task(post_later()) if is_task else in_context(post_late))
+            if not is_task:
+                left[0].start()
+
+    handler.then = leave_one
     post(dispatcher, Keyed(0, "a"), Keyed(1, "b"))
     handler.end(0)
     until(lambda: dispatcher.stats().handled == 1)
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: dispatcher.core.queue.phase >= DRAINING)
-    released.set()
-    left[0].join(TIMEOUT_S)
-    handler.end(1)
-    stopping.join(TIMEOUT_S)
+    with stopping(dispatcher):
+        released.set()
+        handler.loop.call_soon_threadsafe(loop_released.set)
+        until(lambda: answers)
+        handler.end(1)
 
     assert answers == [False]
     assert_accounts_balance(dispatcher, accepted=2)
@@ -658,7 +600,7 @@ def test_a_thread_without_the_context_that_waits_for_room_is_logged_with_what_it
     config = DispatcherConfig(queue_capacity=1, handler_warn_after_s=0.01)
 
     def post_late() -> None:
-        answers.append(dispatcher.event_handler.handle(Keyed(9)))
+        answers.append(dispatcher.post(Keyed(9)))
 
     async def handle(event: Keyed) -> None:
         if event.number == 0:
@@ -670,7 +612,7 @@ def test_a_thread_without_the_context_that_waits_for_room_is_logged_with_what_it
             await released.wait()
 
     with ThreadPoolExecutor(1, "poster") as pool:
-        dispatcher = make(config, handler=aio.AsyncioHandler(handle, loop=loop, max_waiting=0))
+        dispatcher = make(config, handler=AsyncioHandler(handle, loop=loop, max_waiting=0))
         post(dispatcher, *(Keyed(number) for number in range(3)))
         loop.call_soon_threadsafe(filled.set)
         until(lambda: "for room in the full queue" in caplog.text, "the warning")
@@ -679,7 +621,7 @@ def test_a_thread_without_the_context_that_waits_for_room_is_logged_with_what_it
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert answers == [True]
-    [message] = [record.message for record in caplog.records if "for room in the full queue" in record.message]
+    message = message_with(caplog, "for room in the full queue")
     assert "thread poster_0 has waited 0.01 s or longer" in message
     assert line_of("await released.wait()") in message
     assert "under asyncio.to_thread" in message
@@ -689,7 +631,7 @@ def test_the_log_of_a_full_queue_says_what_the_events_in_hand_wait_for(
     make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = DispatcherConfig(queue_capacity=1, handler_warn_after_s=0.01)
-    dispatcher = make(config, handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=1))
+    dispatcher = make(config, handler=AsyncioHandler(handler, loop=handler.loop, capacity=1))
     post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aabc")))
     posting = threading.Thread(target=post, args=(dispatcher, Keyed(4, "d")))
     posting.start()
@@ -698,46 +640,13 @@ def test_the_log_of_a_full_queue_says_what_the_events_in_hand_wait_for(
     posting.join(TIMEOUT_S)
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    [message] = [record.message for record in caplog.records if "for room in the full queue" in record.message]
+    message = message_with(caplog, "for room in the full queue")
     assert "job_1>, which waits for earlier events of its key" in message
     assert "job_2>, which waits for one of 1 coroutines to end" in message
 
 
-def test_a_task_that_outlives_its_coroutine_is_outside(make: Make, handler: Latched) -> None:
-    answers: list[bool] = []
-    released = asyncio.Event()
-    left: list[asyncio.Task[None]] = []
+def test_a_coroutine_may_stop_its_dispatcher(make: Make, handler: Latched) -> None:
     dispatcher = make(loop=handler.loop, handler=handler)
-
-    async def post_late() -> None:
-        await released.wait()
-        answers.append(dispatcher.event_handler.handle(Keyed(9)))
-
-    async def leave_a_task(event: Keyed) -> None:
-        if event.number == 0:
-            left.append(asyncio.create_task(post_late()))
-
-    handler.then = leave_a_task
-    post(dispatcher, Keyed(0, "a"), Keyed(1, "b"))
-    handler.end(0)
-    until(lambda: dispatcher.stats().handled == 1)
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: dispatcher.core.queue.phase >= DRAINING)
-    handler.loop.call_soon_threadsafe(released.set)
-    until(lambda: answers)
-    handler.end(1)
-    stopping.join(TIMEOUT_S)
-
-    assert answers == [False]
-    assert_accounts_balance(dispatcher, accepted=2)
-
-
-def test_a_coroutine_may_stop_its_dispatcher(handler: Latched) -> None:
-    dispatcher = AsyncDispatcher(loop=handler.loop)
-    dispatcher.register(Work, handler)
-    dispatcher.init()
-    dispatcher.start()
     handler.then = lambda event: dispatcher.stop() if event.number == 0 else aio.stop(dispatcher)
     post(dispatcher, *keys(2))
     handler.end(0, 1)
@@ -746,11 +655,8 @@ def test_a_coroutine_may_stop_its_dispatcher(handler: Latched) -> None:
     assert dispatcher.stats().handled == 2
 
 
-def test_a_stop_by_a_coroutine_gives_up_on_another_one(handler: Latched) -> None:
-    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.02), loop=handler.loop)
-    dispatcher.register(Work, handler)
-    dispatcher.init()
-    dispatcher.start()
+def test_a_stop_by_a_coroutine_gives_up_on_another_one(make: Make, handler: Latched) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0.02), loop=handler.loop, handler=handler)
     handler.then = lambda event: dispatcher.stop()
     post(dispatcher, *keys(2))
     handler.await_begun(0, 1)
@@ -761,12 +667,9 @@ def test_a_stop_by_a_coroutine_gives_up_on_another_one(handler: Latched) -> None
 
 
 def test_a_stop_on_the_thread_of_the_loop_goes_on_in_the_background(
-    handler: Latched, caplog: pytest.LogCaptureFixture
+    make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dispatcher = AsyncDispatcher(loop=handler.loop)
-    dispatcher.register(Work, handler)
-    dispatcher.init()
-    dispatcher.start()
+    dispatcher = make(loop=handler.loop, handler=handler)
     post(dispatcher, Keyed(0))
     handler.await_begun(0)
 
@@ -803,25 +706,6 @@ def test_waits_that_would_block_the_loop_or_wait_for_themselves_are_refused(make
     assert dispatcher.stats().handled == 1
 
 
-def test_coroutines_are_given_up_when_the_handler_thread_fails(handler: Latched) -> None:
-    dispatcher = AsyncDispatcher(loop=handler.loop)
-    dispatcher.register(Work, handler)
-    dispatcher.init()
-    dispatcher.start()
-    post(dispatcher, Keyed(0))
-    handler.await_begun(0)
-
-    def fail() -> None:
-        raise LookupError("lost")
-
-    dispatcher.mailbox_executor.execute(fail)
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert isinstance(dispatcher.failure_cause, LookupError)
-    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
-    handler.await_ended(0)
-    assert_accounts_balance(dispatcher, accepted=1)
-
-
 def test_a_coroutine_that_runs_long_is_logged_once_with_its_stack(
     make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -832,31 +716,12 @@ def test_a_coroutine_that_runs_long_is_logged_once_with_its_stack(
     handler.await_begun(0)
     in_handler_thread(dispatcher)
 
-    def is_logged() -> bool:
-        clock.advance(10)
-        return "a coroutine is at work on" in caplog.text
-
-    until(is_logged)
+    until(lambda: clock.advance(10) or "a coroutine is at work on" in caplog.text)
     clock.advance(1000)
-    [message] = [record.message for record in caplog.records if "a coroutine is at work" in record.message]
-    assert line_of("await end") in message
+
+    assert line_of("await end") in message_with(caplog, "a coroutine is at work")
     handler.end(0)
     assert dispatcher.await_drained(TIMEOUT_S)
-
-
-def test_coroutines_are_timed_from_their_beginning_to_their_end(make: Make, handler: Latched) -> None:
-    dispatcher = make(DispatcherConfig(measure_times="all"), loop=handler.loop, handler=handler)
-    post(dispatcher, *keys(3))
-    handler.await_begun(0, 1, 2)
-    assert sum(dispatcher.stats().handling_time.counts) == 0
-    handler.end(0, 1, 2)
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert sum(dispatcher.stats().handling_time.counts) == 3
-    assert sum(dispatcher.stats().queue_time.counts) == 3
-
-
-# -- the end of a queue, groups, other loops ---------------------------------------------------------------------------
 
 
 def test_a_coroutine_that_begins_as_the_queue_ends_may_still_post(
@@ -874,17 +739,14 @@ def test_a_coroutine_that_begins_as_the_queue_ends_may_still_post(
 
     def post_more(event: Keyed) -> None:
         if event.number == 0:
-            answers.append(dispatcher.event_handler.handle(Keyed(1)))
+            answers.append(dispatcher.post(Keyed(1)))
 
     monkeypatch.setattr(shutdown, "take_last", take_last_of_a_late_producer)
     handler.then = post_more
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    handler.end(0, 1)
-    stopping.join(TIMEOUT_S)
+    with stopping(dispatcher):
+        handler.end(0, 1)
 
     assert answers == [True]
-    assert dispatcher.is_stopped()
     assert handler.ended == [0, 1]
     assert_accounts_balance(dispatcher, accepted=2)
 
@@ -894,18 +756,13 @@ def test_a_group_drains_what_its_coroutines_post_to_each_other(handler: Latched)
     first, second = AsyncDispatcher(name="first", loop=handler.loop), AsyncDispatcher(name="second")
     first.register(Work, handler)
     second.register(Work, lambda event: got.append(event.number))
-    group = DispatcherGroup([first, second], name="group")
-    group.init()
-    group.start()
-    handler.then = lambda event: second.event_handler.handle(Keyed(event.number + 10))
-    post(first, *keys(2))
-    handler.await_begun(0, 1)
-    stopping = threading.Thread(target=group.stop)
-    stopping.start()
-    until(lambda: second.core.queue.phase >= DRAINING)
-    assert not group.is_drained()
-    handler.end(1, 0)
-    stopping.join(TIMEOUT_S)
+    handler.then = lambda event: second.post(Keyed(event.number + 10))
+    with DispatcherGroup([first, second], name="group") as group:
+        post(first, *keys(2))
+        handler.await_begun(0, 1)
+        with stopping(group):
+            assert not group.is_drained()
+            handler.end(1, 0)
 
     assert group.is_stopped()
     assert sorted(got) == [10, 11]
@@ -913,54 +770,71 @@ def test_a_group_drains_what_its_coroutines_post_to_each_other(handler: Latched)
     assert_accounts_balance(second, accepted=2)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks")
-def test_tasks_that_begin_eagerly_end_their_events(make: Make, handler: Latched) -> None:
-    got: list[int] = []
-
-    async def handle(event: Keyed) -> None:
-        got.append(event.number)
-
-    handler.loop.call_soon_threadsafe(
-        handler.loop.set_task_factory,
-        asyncio.eager_task_factory,  # type: ignore[attr-defined, unused-ignore]
-    )
-    dispatcher = make(loop=handler.loop, handler=handle)
-    post(dispatcher, Keyed(0), Keyed(1))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert got == [0, 1]
+# -- rates -------------------------------------------------------------------------------------------------------------
 
 
-def test_handlers_have_loops_of_their_own(make: Make, handler: Latched) -> None:
-    with running_loop() as other_loop:
-        other = Latched(other_loop)
-        dispatcher = make(loop=handler.loop, handler=handler)
-        dispatcher.register(Other, aio.AsyncioHandler(other, loop=other_loop, key=id))
-        post(dispatcher, Keyed(0), Keyed(1, type=Other.DO), Keyed(2, type=Other.DO))  # type: ignore[arg-type]
-        other.end(2, 1)
-        handler.end(0)
-
-        assert dispatcher.await_drained(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=3)
-
-
-def test_an_ask_that_waits_behind_its_key_can_be_withdrawn(
-    make: Make, loop: asyncio.AbstractEventLoop, handler: Latched
-) -> None:
-    """It counted as begun once it had left the queue: the caller got a timeout, and the event was handled anyway."""
-    dispatcher = make(handler=handler, loop=loop)
-    post(dispatcher, Keyed(0, key="a"))
-    handler.await_begun(0)
-    late, cancelled = dispatcher.ask(Keyed(1, key="a")), dispatcher.ask(Keyed(2, key="a"))
-    in_handler_thread(dispatcher)
-
+def test_an_ask_that_times_out_withdraws_what_waits_for_its_turn(loop: asyncio.AbstractEventLoop) -> None:
+    stage = AsyncStage(loop, **PER_S)
+    play(stage, "post 0:a -> begun 0")
     with pytest.raises(TimeoutError):
-        late.result(0)
-    assert cancelled.cancel()
-    handler.end(0)
+        asyncio.run(aio.ask(stage.dispatcher, Keyed(1, "late"), timeout=0.01))
+    play(stage, "post 2:b -> begun 0 ; discarded_by_reason withdrawn:1")
+    stage.close()
 
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert late.cancelled()
-    assert handler.begun == [0]
-    assert dispatcher.stats().discarded_by_reason == {"withdrawn": 2}
-    assert_accounts_balance(dispatcher, 3)
+
+def test_keys_are_forgotten_once_their_rate_has_recovered(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    clock = ManualClock(1_000_000)
+    declared = AsyncioHandler(do_nothing, loop=loop, capacity=10_000, **PER_KEY)
+    dispatcher = make(handler=declared, time_service=clock)
+    [lane] = dispatcher._coroutines._lanes.values()
+
+    for _ in range(5):
+        post(dispatcher, *(Keyed(0, object()) for _ in range(700)))
+        assert dispatcher.await_drained(TIMEOUT_S)
+        clock.advance(1001)
+
+    assert 0 < len(lane._turn_lines) <= 1700
+
+
+def test_partitions_share_a_rate(handler: Latched) -> None:
+    dispatcher = MultiDispatcher(partitions=2, loop=handler.loop, time_service=ManualClock(1_000_000))
+    dispatcher.register(Work, AsyncioHandler(handler, rate=RateLimit(1, burst=3)))
+    with dispatcher:
+        for number in range(8):
+            dispatcher.post(Keyed(number, number))
+        until(lambda: not dispatcher.queue_size() and len(handler.begun) >= 3, "three of them")
+        for partition in dispatcher.partitions:
+            in_handler_thread(partition)
+        assert len(handler.begun) == 3
+        dispatcher.set_drain_events_on_stop(False)
+        handler.end(*handler.begun)
+
+
+def test_in_real_time_the_rate_holds() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        begun: list[float] = []
+
+        async def handle(event: Keyed) -> None:
+            begun.append(loop.time())
+
+        async with AsyncDispatcher(loop=loop) as dispatcher:
+            dispatcher.register(Work, AsyncioHandler(handle, rate=RateLimit(100, burst=1)))
+            for number in range(11):
+                dispatcher.post(Keyed(number, number))
+        return begun[-1] - begun[0]
+
+    assert asyncio.run(main()) > 0.095
+
+
+def test_what_is_no_rate_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"rate is a RateLimit, for example RateLimit\(10\), not 10"):
+        AsyncioHandler(do_nothing, rate=10)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="per_key is 1"):
+        RateLimit(10, per_key=1)  # type: ignore[arg-type]
+
+    async def double(value: int) -> int:
+        return 2 * value
+
+    with pytest.raises(ValueError, match="only an AsyncioHandler takes"):
+        unordered_wait([1], double, timeout=1, rate_limit=RateLimit(10, per_key=True))
