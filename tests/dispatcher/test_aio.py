@@ -7,8 +7,9 @@ import gc
 import threading
 import types
 import weakref
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,16 @@ from dispatcher import (
     ServiceState,
     aio,
 )
-from dispatcher.mailbox import ManualClock, RejectedExecutionError
+from dispatcher.mailbox import ManualClock
 from dispatcher.testing import InlineDispatcher
 from dispatcher.util import threads
 
-from ..kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
+from ..kit import TIMEOUT_S, Gate, Numbered, Work, tries, until
 from ..kit.coroutines import Keyed
+from ..kit.dispatchers import hold
+from ..kit.scenarios import play
 from .journal.conftest import Job, Posted
+from .stage import Rows, Stage, item, scenarios
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -56,19 +60,31 @@ def waiting(dispatcher: AsyncDispatcher) -> int:
     return len(dispatcher.core.queue.room.waiters)
 
 
-@pytest.fixture
-def full(make: Make, gate: Gate) -> Make:
+def post(dispatcher: AsyncDispatcher, number: int) -> Coroutine[Any, Any, bool]:
+    return aio.post(dispatcher, Posted(Job.STARTED, number))
+
+
+@pytest.fixture(params=[False, True], ids=["memory", "write-ahead"])
+def full(request: pytest.FixtureRequest, tmp_path: Path, gate: Gate) -> Iterator[Make]:
     """Makes dispatchers whose handler is in event 0 and whose queue is full with event 1."""
+    made: list[AsyncDispatcher] = []
 
     def full(**settings: Any) -> AsyncDispatcher:
         clock = settings.pop("time_service", None)
-        dispatcher = make(DispatcherConfig(queue_capacity=1, **settings), handler=gate, time_service=clock)
+        journal = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True)) if request.param else None
+        config = DispatcherConfig(queue_capacity=1, **settings)
+        dispatcher = AsyncDispatcher(config, journal=journal, time_service=clock)
+        dispatcher.register(Job, gate, events=Posted)
+        dispatcher.start()
+        made.append(dispatcher)
         for number in range(2):
-            assert dispatcher.event_handler.handle(Numbered(number))
-            assert gate.entered.wait(TIMEOUT_S)
+            hold(dispatcher, gate, Posted(Job.STARTED, number))
         return dispatcher
 
-    return full
+    yield full
+    gate.opened.set()
+    for dispatcher in made:
+        dispatcher.stop()
 
 
 def started(action: Callable[[], Any]) -> threading.Thread:
@@ -77,10 +93,9 @@ def started(action: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def ended(*threads: threading.Thread) -> None:
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-        assert not thread.is_alive()
+def ended(thread: threading.Thread) -> None:
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
 
 
 def numbers(gate: Gate) -> list[int]:
@@ -93,6 +108,116 @@ async def turn(turns: int = 10) -> None:
         await asyncio.sleep(0)
 
 
+class AioStage(Stage):
+    """A Stage with an event loop on a thread of its own. More verbs, which add futures to `later`:
+
+    aio EVENT... (a post), drained NUMBER [S], submit NUMBER (a command that notes it as seen), halt NUMBER (a stop);
+    the NUMBER is for `cancel`. Each goes on until it waits or has ended. `settled`: wait until all have ended.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+        self.loop = loop
+        loop.call_soon_threadsafe(loop.set_default_executor, NoExecutor())
+        super().__init__(**options)
+
+    def _await(self, number: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._handles[number] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        self.results["later"].append(self._handles[number])
+        self._turn()
+
+    def _turn(self) -> None:
+        asyncio.run_coroutine_threadsafe(turn(), self.loop).result(TIMEOUT_S)
+
+    def aio(self, *events: str) -> None:
+        for event in map(item, events):
+            before = waiting(self.dispatcher)
+            self._await(event.number, aio.post(self.dispatcher, event))
+            until(
+                lambda event=event, before=before: (
+                    self._handles[event.number].done() or waiting(self.dispatcher) > before
+                )
+            )
+
+    def drained(self, number: str, timeout_s: str | None = None) -> None:
+        self._await(int(number), aio.await_drained(self.dispatcher, timeout_s and float(timeout_s)))
+        until(lambda: timeout_s is None or self._handles[int(number)].done())
+
+    def submit(self, number: str) -> None:
+        self._await(int(number), aio.submit(self.dispatcher, lambda: self.seen.append(int(number))))
+
+    def halt(self, number: str) -> None:
+        self._await(int(number), aio.stop(self.dispatcher))
+        until(lambda: self.dispatcher.core.queue.phase)
+
+    def cancel(self, *numbers: str) -> None:
+        super().cancel(*numbers)
+        self._turn()
+
+    def settled(self) -> None:
+        until(lambda: all(each.done() for each in self.results["later"]), "the end of all that was awaited")
+
+    def _rest(self) -> None:
+        with suppress(CancelledError):  # it has stopped
+            super()._rest()
+
+    def release(self) -> None:
+        super().release()
+        self.settled()
+        self._rest()
+
+
+FULL = {"queue_capacity": 1}
+ROWS: Rows = {
+    "a cancelled wait for room withdraws the event": (
+        "hold 0 | post 1 | aio 2 3 -> waiting 2 | cancel 2 -> cancelled True ; waiting 1 | release"
+        " -> seen 0 1 3 ; later withdrawn True ; remaining 1 ; accepted 3",
+        FULL,
+    ),
+    "a stop ends the waits of tasks": (
+        "hold 0 | post 1 | aio 2 3 | begin stop | settled -> later False False ; rejected draining:2 | release", FULL,
+    ),
+    "a post that the policy rejects says so": (
+        "hold 0 | post 1 | aio 2 -> later False ; rejected full:1", FULL | {"queue_full_policy": "reject"},
+    ),
+    "a post gives up after the queue's timeout": (
+        "hold 0 | post 1 | aio 2 | settled -> later False ; rejected timeout:1", FULL | {"queue_full_timeout_s": 0.001},
+    ),
+    "a post to a stopped dispatcher is refused, and a command rejected": (
+        "stop | aio 1 | submit 2 | settled -> later False RejectedExecutionError", {},
+    ),
+    "await_drained gives up after its timeout, and can be called again": (
+        "hold 0 | drained 1 0.001 | drained 2 0 | drained 3 -> later False False ..."
+        " | release -> later False False True",
+        {},
+    ),
+    "await_drained of a dispatcher that stops ends": (
+        "hold 0 | post 1 2 | drained 3 | halt 4 | release -> discarded 2", {"drain_events_on_stop": False},
+    ),
+    "a command that is cancelled before its turn does not run": (
+        "hold 0 | submit 1 | cancel 1 | submit 2 | release -> seen 0 2 ; later withdrawn None", {},
+    ),
+    "a stop drains": ("hold 0 | post 1 2 | halt 3 -> later ... | release -> seen 0 1 2 ; later None", {}),
+    "a stop whose task is cancelled goes on": (
+        "hold 0 | post 1 | halt 2 | cancel 2 | release -> seen 0 1 ; later withdrawn", {},
+    ),
+    "a stop begins and ends with a hung handler": (
+        "hold 0 | halt 1 | settled -> later None", {"drain_timeout_s": 0.02},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_logged", [False, True], ids=["memory", "write-ahead"])
+@scenarios(ROWS)
+def test_scenario(
+    loop: asyncio.AbstractEventLoop, tmp_path: Path, script: str, options: dict[str, Any], is_logged: bool
+) -> None:
+    stage = AioStage(loop, journal=tmp_path / "journal" if is_logged else None, **options)
+    try:
+        play(stage, script)
+    finally:
+        stage.close()
+
+
 def test_a_post_is_handled_on_the_handler_thread(make: Make) -> None:
     threads: list[int] = []
     dispatcher = make(handler=lambda _: threads.append(threading.get_ident()))
@@ -102,49 +227,6 @@ def test_a_post_is_handled_on_the_handler_thread(make: Make) -> None:
 
     assert run(main()) == (True, True)
     assert threads == [dispatcher._thread.ident]
-
-
-def test_a_post_to_a_full_queue_waits_for_room_while_the_loop_goes_on(make: Make, gate: Gate) -> None:
-    dispatcher = make(queue_capacity=1, handler=gate)
-
-    async def main() -> bool:
-        for number in range(2):
-            await aio.post(dispatcher, Numbered(number))
-            assert gate.entered.wait(TIMEOUT_S)
-        late = asyncio.ensure_future(aio.post(dispatcher, Numbered(2)))
-        while not waiting(dispatcher):
-            await turn()  # with a blocked loop, nothing would run here
-        assert not late.done()
-        gate.opened.set()
-        return await late
-
-    assert run(main())
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert [event.number for event in gate.events] == [0, 1, 2]
-
-
-def test_a_post_that_the_policy_refuses_says_so(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"), handler=gate)
-
-    async def main() -> list[bool]:
-        answers = [await aio.post(dispatcher, Numbered(0))]
-        assert gate.entered.wait(TIMEOUT_S)
-        return answers + [await aio.post(dispatcher, Numbered(number)) for number in (1, 2)]
-
-    assert run(main()) == [True, True, False]
-
-
-def test_a_post_gives_up_after_the_queues_timeout(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_timeout_s=0.001), handler=gate)
-
-    async def main() -> bool:
-        await aio.post(dispatcher, Numbered(0))
-        assert gate.entered.wait(TIMEOUT_S)
-        await aio.post(dispatcher, Numbered(1))
-        return await aio.post(dispatcher, Numbered(2))
-
-    assert not run(main())
-    assert dispatcher.stats().rejected == {"timeout": 1}
 
 
 def test_tasks_and_threads_get_room_in_the_order_in_which_they_came(make: Make) -> None:
@@ -161,7 +243,7 @@ def test_tasks_and_threads_get_room_in_the_order_in_which_they_came(make: Make) 
         tasks = []
         for number in range(10):
             if number % 2:
-                threads.append(started(lambda number=number: dispatcher.event_handler.handle(Numbered(number))))
+                threads.append(started(lambda number=number: dispatcher.post(Numbered(number))))
             else:
                 tasks.append(asyncio.ensure_future(aio.post(dispatcher, Numbered(number))))
             while not handled or dispatcher.queue_size() + waiting(dispatcher) < number:
@@ -175,31 +257,11 @@ def test_tasks_and_threads_get_room_in_the_order_in_which_they_came(make: Make) 
 
     assert run(main()) == [True] * 5
 
-    ended(*threads)
+    for thread in threads:
+        ended(thread)
     assert handled == list(range(10))
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.core.queue.room.remaining() == 1
-
-
-def test_a_cancelled_wait_for_room_withdraws_the_event(full: Make, gate: Gate) -> None:
-    dispatcher = full()
-
-    async def main() -> bool:
-        tasks = [asyncio.ensure_future(aio.post(dispatcher, Numbered(number))) for number in (2, 3)]
-        while waiting(dispatcher) < 2:
-            await turn()
-        tasks[0].cancel()
-        await asyncio.wait(tasks[:1])
-        assert tasks[0].cancelled()
-        assert waiting(dispatcher) == 1
-        gate.opened.set()
-        return await tasks[1]
-
-    assert run(main())
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(gate) == [0, 1, 3]
-    assert dispatcher.core.queue.room.remaining() == 1
-    assert_accounts_balance(dispatcher, accepted=3)
 
 
 def test_a_task_that_is_cancelled_as_it_is_woken_wakes_the_next_producer(full: Make, gate: Gate) -> None:
@@ -207,10 +269,10 @@ def test_a_task_that_is_cancelled_as_it_is_woken_wakes_the_next_producer(full: M
     answers: list[bool] = []
 
     async def main() -> threading.Thread:
-        task = asyncio.ensure_future(aio.post(dispatcher, Numbered(2)))
+        task = asyncio.ensure_future(post(dispatcher, 2))
         while waiting(dispatcher) < 1:
             await turn()
-        behind = started(lambda: answers.append(dispatcher.event_handler.handle(Numbered(3))))
+        behind = started(lambda: answers.append(dispatcher.post(Posted(Job.STARTED, 3))))
         while waiting(dispatcher) < 2:
             await turn()
         gate.opened.set()
@@ -232,9 +294,9 @@ def test_a_loop_that_no_longer_runs_holds_up_no_producer(full: Make, gate: Gate,
     dispatcher = full()
     answers: list[bool] = []
     loop = asyncio.new_event_loop()
-    task = loop.create_task(aio.post(dispatcher, Numbered(2)))
+    task = loop.create_task(post(dispatcher, 2))
     loop.run_until_complete(turn())
-    behind = started(lambda: answers.append(dispatcher.event_handler.handle(Numbered(3))))
+    behind = started(lambda: answers.append(dispatcher.post(Posted(Job.STARTED, 3))))
     until(lambda: waiting(dispatcher) == 2)
     if end == "is closed":
         loop.close()
@@ -264,7 +326,7 @@ def test_a_loop_that_stops_with_a_wake_up_holds_up_no_producer(full: Make, gate:
             return False  # the loop runs, and stops before the task looks
 
     dispatcher.core.queue.room.enter(Unseen())
-    behind = started(lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
+    behind = started(lambda: answers.append(dispatcher.post(Posted(Job.STARTED, 2))))
     until(lambda: waiting(dispatcher) == 2)
     gate.opened.set()
     until(lambda: dispatcher.core.queue.room.remaining() == 1)
@@ -273,24 +335,6 @@ def test_a_loop_that_stops_with_a_wake_up_holds_up_no_producer(full: Make, gate:
     ended(behind)
 
     assert answers == [True]
-
-
-def test_a_stop_ends_the_waits_of_tasks(full: Make, gate: Gate) -> None:
-    dispatcher = full()
-
-    async def main() -> list[bool]:
-        posts = asyncio.gather(*(aio.post(dispatcher, Numbered(number)) for number in (2, 3)))
-        while waiting(dispatcher) < 2:
-            await turn()
-        stopping = asyncio.ensure_future(aio.stop(dispatcher))
-        answers = await posts
-        gate.opened.set()
-        await stopping
-        return answers
-
-    assert run(main()) == [False, False]
-    assert dispatcher.stats().rejected == {"draining": 2}
-    assert_accounts_balance(dispatcher, accepted=2)
 
 
 def test_handlers_that_need_the_default_executor_get_it_however_many_posts_wait(make: Make) -> None:
@@ -340,7 +384,7 @@ PLANS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(plan=PLANS, capacity=st.integers(1, 3), timeout_s=st.sampled_from([None, None, 0.001]))
 def test_tasks_and_threads_share_a_full_queue(
     plan: list[tuple[str, int]], capacity: int, timeout_s: float | None
@@ -353,7 +397,7 @@ def test_tasks_and_threads_share_a_full_queue(
     dispatcher.register(Work, lambda event: handled.append(event.number))
 
     def post_from_a_thread(first: int, count: int) -> None:
-        answers.extend([dispatcher.event_handler.handle(Numbered(first + each)) for each in range(count)])
+        answers.extend([dispatcher.post(Numbered(first + each)) for each in range(count)])
 
     async def post(first: int, count: int) -> None:
         for each in range(count):
@@ -388,13 +432,6 @@ def test_tasks_and_threads_share_a_full_queue(
     assert waiting(dispatcher) == 0
 
 
-def test_a_post_to_a_stopped_dispatcher_is_refused(make: Make) -> None:
-    dispatcher = make(queue_capacity=1)
-    dispatcher.stop()
-
-    assert run(aio.post(dispatcher, Numbered())) is False
-
-
 def test_posts_of_many_tasks_share_an_fsync_in_write_ahead_mode(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True, durability="sync"))
     dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=50), journal=writer)
@@ -413,106 +450,23 @@ def test_posts_of_many_tasks_share_an_fsync_in_write_ahead_mode(tmp_path: Path) 
     assert run(aio.post(dispatcher, Posted(Job.STARTED, 0))) is False
 
 
-def test_a_post_in_write_ahead_mode_that_the_policy_refuses_says_so(tmp_path: Path, gate: Gate) -> None:
-    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
-    dispatcher = AsyncDispatcher(config, journal=writer)
-    dispatcher.register(Job, gate, events=Posted)
-
-    async def main() -> list[bool]:
-        answers = [await aio.post(dispatcher, Posted(Job.STARTED, 0))]
-        assert gate.entered.wait(TIMEOUT_S)
-        return answers + [await aio.post(dispatcher, Posted(Job.STARTED, number)) for number in (1, 2)]
-
-    with dispatcher:
-        assert run(main()) == [True, True, False]
-        gate.opened.set()
-
-
-def test_a_post_in_write_ahead_mode_waits_for_room(tmp_path: Path, gate: Gate) -> None:
-    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
-    dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=1), journal=writer)
-    dispatcher.register(Job, gate, events=Posted)
-
-    async def main() -> list[bool]:
-        answers = []
-        for number in range(2):
-            answers.append(await aio.post(dispatcher, Posted(Job.STARTED, number)))
-            assert gate.entered.wait(TIMEOUT_S)
-        tasks = [asyncio.ensure_future(aio.post(dispatcher, Posted(Job.STARTED, number))) for number in (2, 3, 4)]
-        while waiting(dispatcher) < 3:
-            await turn()
-        tasks[1].cancel()
-        gate.opened.set()
-        return [*answers, await tasks[0], await tasks[2]]
-
-    with dispatcher:
-        assert run(main()) == [True] * 4
-    assert numbers(gate) == [0, 1, 2, 4]
-    assert dispatcher.stats().accepted == dispatcher.stats().handled == 4
-
-
-def test_a_refused_post_in_write_ahead_mode_leaves_no_cycle(tmp_path: Path, gate: Gate) -> None:
-    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
-    dispatcher = AsyncDispatcher(config, journal=writer)
-    dispatcher.register(Job, gate, events=Posted)
+def test_a_refused_post_leaves_no_cycle(full: Make) -> None:
+    dispatcher = full(queue_full_policy="reject")
     gc.collect()
     gc.disable()
     try:
-        with dispatcher:
-            assert run(aio.post(dispatcher, Posted(Job.STARTED, 0)))
-            assert gate.entered.wait(TIMEOUT_S)
-            assert run(aio.post(dispatcher, Posted(Job.STARTED, 1)))
-            event = Posted(Job.STARTED, 2)
-            refused = weakref.ref(event)
-            assert not run(aio.post(dispatcher, event))
-            del event
-            assert refused() is None
-            gate.opened.set()
+        event = Posted(Job.STARTED, 2)
+        refused = weakref.ref(event)
+        assert not run(aio.post(dispatcher, event))
+        del event
+        assert refused() is None
     finally:
         gc.enable()
 
 
-def test_await_drained_gives_up_after_its_timeout_and_can_be_called_again(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-
-    async def main() -> list[bool]:
-        early = [await aio.await_drained(dispatcher, 0.001), await aio.await_drained(dispatcher, 0)]
-        late = asyncio.ensure_future(aio.await_drained(dispatcher))
-        await turn()
-        assert not late.done()
-        gate.opened.set()
-        return [*early, await late]
-
-    assert run(main()) == [False, False, True]
-
-
-def test_await_drained_of_a_dispatcher_that_stops_ends(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(drain_events_on_stop=False), handler=gate)
-    for number in range(3):
-        dispatcher.event_handler.handle(Numbered(number))
-    assert gate.entered.wait(TIMEOUT_S)
-
-    async def main() -> bool:
-        late = asyncio.ensure_future(aio.await_drained(dispatcher))
-        await turn()
-        stopping = asyncio.ensure_future(aio.stop(dispatcher))
-        while not dispatcher.stats().discarded:
-            await turn()
-        gate.opened.set()
-        await stopping
-        return await late
-
-    assert run(main()) in (True, False)
-
-
 def test_waits_that_gave_up_leave_nothing_behind(make: Make, gate: Gate) -> None:
     dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
 
     async def main() -> None:
         for _ in range(50):
@@ -543,67 +497,9 @@ def test_submit_raises_what_the_command_raises_and_fails_nothing(make: Make) -> 
     assert dispatcher.state is ServiceState.STARTED
 
 
-def test_submit_to_a_stopped_dispatcher_is_rejected(make: Make) -> None:
-    dispatcher = make()
-    dispatcher.stop()
-
-    with pytest.raises(RejectedExecutionError):
-        run(aio.submit(dispatcher, lambda: None))
-
-
-def test_a_submit_that_is_cancelled_before_its_turn_does_not_run(make: Make, gate: Gate) -> None:
-    ran: list[int] = []
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-
-    async def main() -> None:
-        task = asyncio.ensure_future(aio.submit(dispatcher, lambda: ran.append(1)))
-        await turn()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        gate.opened.set()
-        await aio.submit(dispatcher, lambda: ran.append(2))
-
-    run(main())
-
-    assert ran == [2]
-
-
-def test_a_stop_drains_while_the_loop_goes_on(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    for number in range(3):
-        dispatcher.event_handler.handle(Numbered(number))
-    assert gate.entered.wait(TIMEOUT_S)
-
-    async def main() -> None:
-        stopping = asyncio.ensure_future(aio.stop(dispatcher))
-        while not dispatcher.in_state(ServiceState.STOPPED):
-            await turn()
-        gate.opened.set()
-        await stopping
-
-    run(main())
-
-    assert dispatcher.is_stopped()
-    assert len(gate.events) == 3
-
-
-def test_a_stop_begins_and_ends_with_a_hung_handler(make: Make, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=0.02), handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-
-    run(aio.stop(dispatcher))
-
-    assert dispatcher.in_state(ServiceState.STOPPED)
-    assert "stop gave up after" in caplog.text
-
-
 def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher = make(handler=lambda _: None)
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
 
     def cannot_start(**_: Any) -> Any:
         raise RuntimeError("can't start new thread")
@@ -615,27 +511,6 @@ def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytes
     assert dispatcher.stats().handled == 1
 
 
-def test_a_stop_whose_task_is_cancelled_goes_on(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-
-    async def main() -> None:
-        stopping = asyncio.ensure_future(aio.stop(dispatcher))
-        while not dispatcher.in_state(ServiceState.STOPPED):
-            await turn()
-        stopping.cancel()
-        await asyncio.wait([stopping])
-        assert stopping.cancelled()
-
-    run(main())
-    assert not dispatcher.is_stopped()
-    gate.opened.set()
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.stats().handled == 1
-
-
 def test_await_drained_waits_for_what_partitions_post_to_each_other(gate: Gate) -> None:
     dispatcher = MultiDispatcher(partitions=2)
     handled: list[int] = []
@@ -643,7 +518,7 @@ def test_await_drained_waits_for_what_partitions_post_to_each_other(gate: Gate) 
     def handle(event: Keyed) -> None:
         if event.number == 0:
             gate.handle(event)
-            assert dispatcher.event_handler.handle(Keyed(1, key=0))
+            assert dispatcher.post(Keyed(1, key=0))
         handled.append(event.number)
 
     dispatcher.register(Work, handle)
