@@ -17,8 +17,6 @@ from typing import Any
 from statemachines.resourcemanager import Resource, RMContainer, RMNodeEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent
-from statemachines.resourcemanager.records.ids import application_of
-from statemachines.resourcemanager.records.resource import named
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 
 from ..cluster import Cluster
@@ -34,7 +32,7 @@ def size_of(text: str) -> Resource:
 def _resource(match: re.Match[str] | None) -> Resource:
     assert match is not None
     mb, gpus, fpgas = int(match["mb"]), int(match["gpus"] or 0), int(match["fpgas"] or 0)
-    others = named({"fpga": fpgas} if fpgas else {})
+    others = (("fpga", fpgas),) if fpgas else ()
     return Resource(mb, int(match["vcores"] or mb), gpus, int(match["milli"] or 1000), others)
 
 
@@ -74,6 +72,9 @@ class SchedulerStage:
     def all_of(self, name: str) -> list[RMContainer]:
         """What the master of that name has fetched."""
         return [container for key, container in self.containers.items() if key.rstrip("0123456789") == name]
+
+    def app_of(self, name: str) -> str:
+        return self.cluster.context.attempts[self.attempts[name]].app.entity
 
     def do_hush(self) -> None:
         self.is_hushed = True
@@ -180,11 +181,11 @@ class SchedulerStage:
 
     def do_remove(self, name: str) -> None:
         """Its application goes."""
-        self.cluster.remove_app(application_of(self.attempts[name]))
+        self.cluster.remove_app(self.app_of(name))
 
     def do_next(self, name: str, of: str, *keep: str) -> None:
         """Another attempt of the application of `of`; `keep`: it takes over the containers."""
-        app, number = application_of(self.attempts[of]), int(self.attempts[of][-6:]) + 1
+        app, number = self.app_of(of), int(self.attempts[of][-6:]) + 1
         attempt = self.attempts[name] = self.cluster.add_attempt(app, number, transfer_state=bool(keep))
         if keep:
             self.cluster.blacklists[attempt] = self.cluster.blacklists.get(self.attempts[of], set())
@@ -196,11 +197,11 @@ class SchedulerStage:
         self.cluster.blacklist(self.attempts[name], removals=(host,))
 
     def do_urge(self, name: str, priority: str) -> None:
-        app = application_of(self.attempts[name])
+        app = self.app_of(name)
         self.cluster.in_handler(lambda: self.cluster.scheduler.update_priority(app, int(priority)))
 
     def do_move(self, name: str, queue: str) -> None:
-        app = application_of(self.attempts[name])
+        app = self.app_of(name)
         self.cluster.in_handler(lambda: self.cluster.scheduler.move_application(app, queue))
 
     # -- what is seen -------------------------------------------------------------------------------------------------

@@ -139,10 +139,3 @@ def test_container_that_was_given_up_a_moment_ago_is_not_taken_back(cluster: Clu
     assert container.state.name == "KILLED"
     assert cluster.context.containers == {}
     cluster.check()
-
-
-def test_recovered_application_is_not_answered(cluster: Cluster) -> None:
-    app = cluster.add_app(is_recovering=True)
-
-    assert cluster.news == []
-    assert cluster.scheduler.queue_of(app) == "root.default"
