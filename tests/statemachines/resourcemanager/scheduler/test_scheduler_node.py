@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,267 +10,148 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.records.resource import named
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import NodeSpec
 
-
-def node(
-    memory_mb: int = 8192,
-    vcores_milli: int = 8000,
-    gpus: int = 0,
-    model: str | None = None,
-    others: dict[str, int] | None = None,
-) -> SchedulerNode:
-    capacity = Resource(memory_mb, vcores_milli, gpus, others=named(others or {}))
-    return SchedulerNode("node1:45454", NodeSpec("node1", capacity, gpu_model=model))
-
-
-def gpu(gpus: int, milli: int = 1000) -> Resource:
-    return Resource(1, 1, gpus, milli)
-
-
-def books(node: SchedulerNode) -> tuple[Any, ...]:
-    return (node.free(), dict(node.containers), dict(node.devices), set(node.launched))
-
-
-@pytest.mark.parametrize(
-    ("resource", "fits"),
-    [
-        (Resource(8192, 8000), True),
-        (Resource(8193, 1), False),
-        (Resource(1, 8001), False),
-        (Resource(0, 0), True),
-        (Resource(1, 1, gpus=1, gpu_milli=1), False),
-        (Resource(1, 1, gpus=0, gpu_milli=500), True),
-    ],
-)
-def test_node_without_gpus_has_room_up_to_its_memory_and_vcores(resource: Resource, fits: bool) -> None:
-    assert node().fits(resource) is fits
-
-
-@pytest.mark.parametrize(
-    ("resource", "fits"), [(gpu(1), True), (gpu(2), True), (gpu(3), False), (gpu(2, 500), True), (gpu(3, 1), False)]
-)
-def test_each_gpu_asked_for_is_another_device(resource: Resource, fits: bool) -> None:
-    assert node(gpus=2).fits(resource) is fits
-
-
-@pytest.mark.parametrize(("models", "fits"), [(set(), True), ({"T4"}, True), ({"T4", "V100"}, True), ({"V100"}, False)])
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_node_of_another_gpu_model_does_not_fit(models: set[str], fits: bool, gpus: int) -> None:
-    assert node(gpus=1, model="T4").fits(gpu(gpus), frozenset(models)) is fits
-
-
-def test_node_without_a_gpu_model_does_not_fit_an_ask_that_names_one() -> None:
-    assert not node().fits(Resource(1, 1), frozenset({"T4"}))
-
-
-def test_taken_resources_are_no_longer_free() -> None:
-    one = node(gpus=2)
-
-    devices = one.take("c1", Resource(8000, 7000, gpus=1, gpu_milli=300))
-
-    assert devices == (0,)
-    assert (one.free_memory_mb, one.free_vcores_milli, one.free_gpu_milli) == (192, 1000, [700, 1000])
-    assert (one.containers, one.devices) == ({"c1": Resource(8000, 7000, 1, 300)}, {"c1": (0,)})
-    assert one.fits(Resource(192, 1000))
-    assert not one.fits(Resource(193, 1000))
-    assert not one.fits(Resource(192, 1001))
-
-
-def test_returned_resources_are_free_again() -> None:
-    one = node(gpus=2)
-    before = books(one)
-    one.take("c1", Resource(100, 200, gpus=2, gpu_milli=300))
-
-    one.give_back("c1")
-
-    assert books(one) == before
-
-
-def test_returning_an_unknown_container_changes_nothing() -> None:
-    one = node(gpus=1)
-    one.take("c1", gpu(1, 400))
-    before = books(one)
-
-    one.give_back("c2")
-
-    assert books(one) == before
-
-
-@pytest.mark.parametrize("resource", [Resource(8193, 1), Resource(1, 1, gpus=1)])
-def test_container_without_room_is_refused_and_the_books_stay(resource: Resource) -> None:
-    one = node()
-    before = books(one)
-
-    with pytest.raises(ValueError, match="node1:45454: no room for <memory:"):
-        one.take("c1", resource)
-
-    assert books(one) == before
-
-
-def test_container_cannot_be_booked_twice() -> None:
-    one = node()
-    one.take("c1", Resource(1, 1))
-    before = books(one)
-
-    with pytest.raises(ValueError, match="is already booked"):
-        one.take("c1", Resource(1, 1))
-
-    assert books(one) == before
-
-
-def test_shares_of_one_gpu_add_up_to_a_whole_one() -> None:
-    one = node(gpus=1)
-
-    devices = [one.take(f"c{number}", gpu(1, share)) for number, share in enumerate((460, 460, 80))]
-
-    assert devices == [(0,)] * 3
-    assert one.free_gpu_milli == [0]
-    assert not one.fits(gpu(1, 1))
-
-
-def test_two_halves_of_different_gpus_do_not_make_a_whole_one() -> None:
-    one = node(gpus=2)
-    one.take("c1", gpu(2, 500))
-
-    assert one.free_gpu_milli == [500, 500]
-    assert not one.fits(gpu(1))
-    assert not one.fits(gpu(1, 501))
-    assert one.fits(gpu(2, 500))
-
-
-def test_gpu_with_the_least_room_that_is_enough_is_taken_so_that_whole_ones_stay_whole() -> None:
-    one = node(gpus=3)
-    one.take("c1", gpu(1, 300))
-    one.take("c2", gpu(1, 900))
-
-    devices = one.take("c3", gpu(1, 500))
-
-    assert devices == (0,)
-    assert one.free_gpu_milli == [200, 100, 1000]
-
-
-def test_devices_come_in_the_order_of_their_numbers() -> None:
-    one = node(gpus=3)
-    one.take("c1", gpu(1, 400))
-    one.take("c2", gpu(2, 700))
-
-    assert one.devices["c2"] == (1, 2)
-    assert one.take("c3", gpu(3, 100)) == (0, 1, 2)
-
-
-@pytest.mark.parametrize(("gpus", "has_gpus"), [(0, False), (1, True)])
-def test_node_says_whether_it_has_gpus_even_if_they_are_taken(gpus: int, has_gpus: bool) -> None:
-    one = node(gpus=gpus)
-    one.take("c1", gpu(gpus))
-
-    assert one.has_gpus is has_gpus
-
-
-# -- custom resource types, resized containers and changed capacities --------------------------------------------------
-
-
-def test_further_resource_types_are_kept_by_name() -> None:
-    one = node(others={"fpga": 3, "disk": 10})
-
-    one.take("c1", Resource(1, 1, others=named({"fpga": 2, "disk": 10})))
-
-    assert one.free_others == {"fpga": 1, "disk": 0}
-    assert one.fits(Resource(1, 1, others=named({"fpga": 1})))
-    assert not one.fits(Resource(1, 1, others=named({"fpga": 2})))
-    assert not one.fits(Resource(1, 1, others=named({"other": 1})))
-    assert one.could_fit(Resource(1, 1, others=named({"fpga": 3})))
-    assert not one.could_fit(Resource(1, 1, others=named({"fpga": 4})))
-
-
-def test_size_changes_where_there_is_room_and_the_gpus_stay() -> None:
-    one = node(gpus=1, others={"fpga": 1})
-    one.take("c1", Resource(100, 100, 1, 400))
-
-    assert one.resize("c1", Resource(8192, 50, 1, 400, named({"fpga": 1})))
-
-    assert (one.containers["c1"], one.devices["c1"]) == (Resource(8192, 50, 1, 400, named({"fpga": 1})), (0,))
-    assert one.free() == (0, 7950, (600,), {"fpga": 0})
-
-
-@pytest.mark.parametrize(
-    "size",
-    [Resource(8193, 1, 1), Resource(1, 8001, 1), Resource(1, 1, 1, others=named({"fpga": 1})), Resource(1, 1, 2)],
-)
-def test_size_without_room_is_refused_and_the_books_stay(size: Resource) -> None:
-    one = node(gpus=2)
-    one.take("c1", Resource(100, 100, 1))
-    before = books(one)
-
-    assert not one.resize("c1", size)
-
-    assert books(one) == before
-
-
-def test_less_is_always_possible_even_if_the_node_has_too_little() -> None:
-    one = node()
-    one.take("c1", Resource(8000, 8000))
-    one.set_capacity(Resource(100, 100))
-
-    assert one.resize("c1", Resource(7000, 8000))
-
-    assert (one.free_memory_mb, one.free_vcores_milli) == (-6900, -7900)
-
-
-def test_capacity_may_shrink_below_the_usage() -> None:
-    one = node(gpus=2, others={"fpga": 2})
-    one.take("c1", Resource(8000, 8000, 2, 600, named({"fpga": 2})))
-
-    one.set_capacity(Resource(1000, 9000, 1))
-
-    assert one.free() == (-7000, 1000, (400, -600), {"fpga": -2})
-    assert not one.fits(Resource(0, 0))
-    assert one.capacity == Resource(1000, 9000, 1)
-
-
-def test_resources_returned_beyond_a_reduced_capacity_are_not_free() -> None:
-    one = node(gpus=2)
-    one.take("c1", Resource(8192, 8000, 2))
-    one.set_capacity(Resource(8000, 8000))
-
-    one.give_back("c1")
-
-    assert (one.free_memory_mb, one.free_vcores_milli) == (8000, 8000)
-    assert not one.fits(gpu(1, 1))
-
-
-def test_container_that_was_there_is_noted_whether_there_is_room_or_not() -> None:
-    one = node(memory_mb=100, gpus=1)
-
-    one.recover("c1", Resource(200, 1, 2, 300, named({"fpga": 1})), (0, 3))
-
-    assert one.free() == (-100, 7999, (700, 0, 0, -300), {"fpga": -1})
-    assert one.launched == {"c1"}
-    one.give_back("c1")
-    assert (one.free_memory_mb, one.free_gpu_milli, one.launched) == (100, [1000, 0, 0, 0], set())
-
-
-@pytest.mark.parametrize(
-    ("capacity", "has_more"),
-    [
-        (Resource(8192, 8000, 1, others=named({"fpga": 1})), False),
-        (Resource(1, 1), False),
-        (Resource(8193, 1), True),
-        (Resource(1, 8001), True),
-        (Resource(1, 1, 2), True),
-        (Resource(1, 1, others=named({"fpga": 2})), True),
-        (Resource(1, 1, others=named({"disk": 1})), True),
-    ],
-)
-def test_node_reports_whether_more_of_any_type_is_free(capacity: Resource, has_more: bool) -> None:
-    one = node(gpus=1, others={"fpga": 1})
-    before = one.free()
-
-    one.set_capacity(capacity)
-
-    assert one.has_more_than(before) is has_more
+from ....kit.scenarios import play
+from .stage import size_of
+
+
+class NodeStage:
+    """One node: "node 10g2 | take c1 4x3g1:300 -> free 6 7 700 1000 ; c1 0 | return c1".
+
+    `free` shows the memory, the vcores, what is left of each GPU, and the FPGAs of a node that has some. A container
+    shows its devices. What has no room is `refused`, and the books then stay.
+    """
+
+    def __init__(self) -> None:
+        self.node: Any = None
+        self.answers: list[str] = []
+
+    def play(self, verb: str, *words: str) -> None:
+        if verb == "node":
+            model = words[1] if len(words) > 1 else None
+            self.node = SchedulerNode("node1:45454", NodeSpec("node1", size_of(words[0]), gpu_model=model))
+            return
+        before, self.answers = self.books(), []
+        node, name = self.node, words[0]
+        match verb:
+            case "take":
+                try:
+                    node.take(name, size_of(words[1]))
+                except ValueError as error:
+                    self.answers = ["yes" if "node1:45454: no room for <memory:" in str(error) else str(error)]
+                    assert self.books() == before
+            case "return":
+                node.give_back(name)
+            case "resize":
+                self.answers = [str(node.resize(name, size_of(words[1])))]
+                assert self.answers == ["True"] or self.books() == before
+            case "recover":
+                node.recover(name, size_of(words[1]), tuple(map(int, words[2:])))
+            case "size":
+                before_free = node.free()
+                node.set_capacity(size_of(name))
+                self.answers = [str(node.has_more_than(before_free))]
+
+    def books(self) -> tuple[Any, ...]:
+        node = self.node
+        return node.free(), dict(node.containers), dict(node.devices), set(node.launched)
+
+    def look(self, what: str) -> Iterable[object]:
+        node = self.node
+        if what == "free":
+            fpgas = [node.free_others["fpga"]] if "fpga" in node.free_others else []
+            return [node.free_memory_mb, node.free_vcores_milli, *node.free_gpu_milli, *fpgas]
+        if what in ("refused", "resized", "has_more"):
+            return self.answers
+        kind, _, size = what.partition(":")
+        if kind in ("fits", "could"):
+            resource, _, models = size.partition("~")
+            arguments = (size_of(resource), frozenset(models.split("+"))) if models else (size_of(resource),)
+            return [node.fits(*arguments) if kind == "fits" else node.could_fit(*arguments)]
+        if what == "has_gpus":
+            return [node.has_gpus]
+        return node.devices.get(what, ()) if what in node.containers else ["-"]
+
+
+SCENARIOS = {
+    "a node without GPUs has room up to its memory and vcores": (
+        "node 8192x8000 -> fits:8192x8000 True ; fits:8193x1 False ; fits:1x8001 False ; fits:0 True ; fits:1g1:1 False"
+    ),
+    "each GPU that is asked for is another device": (
+        "node 9g2 -> fits:1g1 True ; fits:1g2 True ; fits:1g3 False ; fits:1g2:500 True ; fits:1g3:1 False"
+    ),
+    "a node of another GPU model does not fit": (
+        "node 9g1 T4 -> fits:1g1 True ; fits:1g1~T4 True ; fits:1g1~T4+V100 True ; fits:1g1~V100 False"
+        "; fits:1~T4 True ; fits:1~V100 False"
+    ),
+    "a node without a GPU model does not fit an ask that names one": "node 9 -> fits:1~T4 False",
+    "what is taken is no longer free": (
+        "node 8192x8000g2 | take c1 8000x7000g1:300 -> c1 0 ; free 192 1000 700 1000 ; fits:192x1000 True"
+        "; fits:193x1000 False ; fits:192x1001 False"
+    ),
+    "what is returned is free again": (
+        "node 8192x8000g2 | take c1 100x200g2:300 | return c1 -> free 8192 8000 1000 1000 ; c1 -"
+    ),
+    "to return an unknown container changes nothing": "node 9g1 | take c1 1g1:400 | return c2 -> free 8 8 600 ; c1 0",
+    "a container without room is refused": "node 8192x8000 | take c1 8193x1 -> refused yes",
+    "a container without a GPU is refused": "node 9 | take c1 1g1 -> refused yes",
+    "a container cannot be booked twice": "node 9 | take c1 1 | take c1 1 -> refused yes",
+    "shares of one GPU add up to a whole one": (
+        "node 9g1 | take c1 1g1:460 | take c2 1g1:460 | take c3 1g1:80 -> free 6 6 0 ; c3 0 ; fits:1g1:1 False"
+    ),
+    "two halves of different GPUs do not make a whole one": (
+        "node 9g2 | take c1 1g2:500 -> free 8 8 500 500 ; fits:1g1 False ; fits:1g1:501 False ; fits:1g2:500 True"
+    ),
+    "the GPU with the least room that is enough is taken, so that whole ones stay whole": (
+        "node 9g3 | take c1 1g1:300 | take c2 1g1:900 | take c3 1g1:500 -> c3 0 ; free 6 6 200 100 1000"
+    ),
+    "devices come in the order of their numbers": (
+        "node 9g3 | take c1 1g1:400 | take c2 1g2:700 -> c2 1 2 | take c3 1g3:100 -> c3 0 1 2"
+    ),
+    "a node has GPUs even if they are taken": "node 9g1 | take c1 1g1 -> has_gpus True",
+    "a node has none": "node 9 | take c1 1 -> has_gpus False",
+    "further resource types are kept by name": (
+        "node 9f3 | take c1 1f2 -> free 8 8 1 ; fits:1f1 True ; fits:1f2 False ; could:1f3 True ; could:1f4 False"
+    ),
+    "a type that the node lacks does not fit": "node 9 -> fits:1f1 False ; could:1f1 False",
+    "a size changes where there is room, and the GPUs stay": (
+        "node 8192x8000g1f1 | take c1 100g1:400 | resize c1 8192x50g1:400f1 -> resized True ; c1 0 ; free 0 7950 600 0"
+    ),
+    **{
+        f"a size of {size} without room is refused": (
+            f"node 8192x8000g2 | take c1 100g1 | resize c1 {size} -> resized False"
+        )
+        for size in ("8193x1g1", "1x8001g1", "1g1f1", "1g2")
+    },
+    "less is always possible even if the node has too little": (
+        "node 8192x8000 | take c1 8000 | size 100 | resize c1 7000x8000 -> resized True ; free -6900 -7900"
+    ),
+    "a capacity may shrink below the usage": (
+        "node 8192x8000g2f2 | take c1 8000g2:600f2 | size 1000x9000g1 -> free -7000 1000 400 -600 -2 ; fits:0 False"
+    ),
+    "what is returned beyond a reduced capacity is not free": (
+        "node 8192x8000g2 | take c1 8192x8000g2 | size 8000 | return c1 -> free 8000 8000 0 0 ; fits:1g1:1 False"
+    ),
+    "a container that was there is noted whether there is room or not": (
+        "node 100x8000g1 | recover c1 200x1g2:300f1 0 3 -> free -100 7999 700 0 0 -300 -1 ; c1 0 3"
+        "| return c1 -> free 100 8000 1000 0 0 0 0 ; c1 -"
+    ),
+    **{
+        f"a node of 8192x8000g1f1 {'has' if more else 'does not have'} more when it has {size}": (
+            f"node 8192x8000g1f1 | size {size} -> has_more {more}"
+        )
+        for size, more in (
+            ("8192x8000g1f1", False), ("1", False), ("8193x1", True), ("1x8001", True), ("1g2", True), ("1f2", True),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_node(script: str) -> None:
+    play(NodeStage(), script)
 
 
 resources = st.builds(Resource, st.integers(0, 50), st.integers(0, 50), st.integers(0, 4), st.integers(1, 1000))
@@ -279,7 +161,7 @@ resources = st.builds(Resource, st.integers(0, 50), st.integers(0, 50), st.integ
 @given(st.lists(st.one_of(resources, st.integers(0, 30)), max_size=40))
 def test_books_are_right_after_any_takes_and_returns(steps: list[Resource | int]) -> None:
     """A number releases the container of that number."""
-    one = node(100, 100, gpus=3)
+    one = SchedulerNode("node1:45454", NodeSpec("node1", Resource(100, 100, gpus=3)))
     held: dict[str, tuple[Resource, tuple[int, ...]]] = {}
 
     for number, step in enumerate(steps):

@@ -62,32 +62,6 @@ def gpus_taken(count: int) -> tuple[NodeSearch, list[SchedulerNode]]:
     return NodeSearch(nodes), nodes
 
 
-def test_nodes_are_filled_one_after_the_other() -> None:
-    nodes = [node(number) for number in range(3)]
-    room, small = NodeSearch(nodes), requirements(2, 2)
-    found = []
-
-    while (one := room.find(small)) is not None:
-        one.take(f"c{len(found)}", small.resource)
-        found.append(one.host)
-
-    assert found == ["n0", "n0", "n1", "n1", "n2", "n2"]
-
-
-def test_node_that_got_room_is_found_last() -> None:
-    nodes = [node(number) for number in range(3)]
-    room, whole = NodeSearch(nodes), requirements(4, 4)
-    for one in nodes[:2]:
-        fill(one)
-    assert room.find(whole) is nodes[2]
-
-    empty(room, nodes[0])
-
-    assert room.find(whole) is nodes[2]
-    fill(nodes[2])
-    assert room.find(whole) is nodes[0]
-
-
 def test_search_examines_a_node_again_only_after_it_has_more_room() -> None:
     room, nodes = gpus_taken(200)
     want = Looking(1)
