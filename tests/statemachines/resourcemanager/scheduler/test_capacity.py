@@ -8,22 +8,200 @@ import pytest
 
 from dispatcher import ConfigError
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 
+from ....kit.scenarios import play
 from .queue_cluster import QueueCluster
+from .stage import SchedulerStage
 
-ONE = Resource(1, 1)
-TEN = Resource(10, 10)
-PLENTY: dict[str, Any] = {"maximum_am_resource_percent": 100}
+FREE: dict[str, Any] = {"user_limit_factor": 100, "maximum_am_resource_percent": 100}
+TEN = "node n0 n1 n2 n3 n4 n5 n6 n7 n8 n9"
 
 
-def halves(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> QueueCluster:
-    """Ten nodes of 10, and queues a and b with half of them each; users and masters may use their whole queue."""
-    free = {"capacity": 50, "user_limit_factor": 100, **PLENTY}
-    cluster = QueueCluster({"name": "a", **free, **(a or {})}, {"name": "b", **free, **(b or {})})
-    for number in range(10):
-        cluster.add_node(f"n{number}")
-    return cluster
+def halves(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Queues a and b with half of the cluster each; users and masters may use their whole queue."""
+    return [{"name": "a", "capacity": 50, **FREE, **(a or {})}, {"name": "b", "capacity": 50, **FREE, **(b or {})}]
+
+
+def one(**more: Any) -> list[dict[str, Any]]:
+    return [{"name": "a", "user_limit_factor": 9, "maximum_am_resource_percent": 100, **more}]
+
+
+SHARED = {"name": "a", "maximum_am_resource_percent": 100}
+LEAF = {"capacity": 50, **FREE}
+
+QUEUES = {
+    "a queue uses idle room of its sibling": (
+        halves(), f"{TEN} | app x@a | ask x 1*120 -> count:x 100 ; root.a 100 ; why:x NO_ROOM",
+    ),
+    "a queue stops at its maximum though there is room": (
+        halves({"maximum_capacity": 60}), f"{TEN} | app x@a | ask x 1*70 -> count:x 60 ; why:x QUEUE_LIMIT root.a",
+    ),
+    # 40 are left, and 10 in use on a draining node. Its own capacity counts once it is recommissioned.
+    "a queue stops at its maximum of what is left while nodes drain": (
+        halves({"maximum_capacity": 50}),
+        f"{TEN} | app x@a | ask x 1*10 | drain n0 n1 n2 n3 n4 n5 | ask x 1*100 -> count:x 25 ; maximum:root.a 25"
+        "| end x1 x2 x3 x4 -> count:x 23 ; maximum:root.a 23 | size n5 20 -> count:x 23 ; maximum:root.a 23"
+        "| undrain n0 n1 n2 n3 n4 n5 -> count:x 55 ; maximum:root.a 55",
+    ),
+    "an ask that waited for its queue is served on any node": (
+        halves({"capacity": 20, "maximum_capacity": 20}, {"capacity": 80}),
+        f"{TEN} | app x@a | ask x 10*3 -> count:x 2 | end x1 -> count:x 2 ; waits",
+    ),
+    "a parent bounds its children together": (
+        [
+            {"name": "p", "capacity": 50, "maximum_capacity": 50, "queues": [{"name": name, **LEAF} for name in "xy"]},
+            {"name": "q", "capacity": 50},
+        ],
+        "node n1 | app x@x y@y | ask x 1*4 | ask y 1*4 -> count:x 4 ; count:y 1 ; why:y QUEUE_LIMIT root.p",
+    ),
+    "the queue that uses least of its guarantee comes first": (
+        [{"name": "a", "capacity": 75, "user_limit_factor": 9}, {"name": "b", "capacity": 25, "user_limit_factor": 9}],
+        "app x@a y@b | ask y 1*8 | ask x 1*8 | node n1 8 -> count:x 6 ; count:y 2",
+    ),
+    "the more urgent queue comes first while it is within its guarantee": (
+        halves(b={"priority": 1}),
+        "node n1 | app x@a y@b | ask x 10 | ask x 1*8 | ask y 1*8 | end x1 -> count:x 5 ; count:y 5"
+        "; first y1 y2 y3 y4 y5",
+    ),
+    "a maximum holds for GPUs": (
+        halves({"maximum_capacity": 50}),
+        "node n1 n2 100g2 | app x@a | ask x 1g1:500*6 -> count:x 4 ; root.a 4g1:2000 ; why:x QUEUE_LIMIT root.a",
+    ),
+    "a maximum holds for further types": (
+        halves({"maximum_capacity": 50}), f"{TEN} | node special 10f4 | app x@a | ask x 1f1*3 -> count:x 2",
+    ),
+    "a container does not grow beyond the limit of its queue": (
+        halves({"maximum_capacity": 50}),
+        f"{TEN} | app x@a | ask x 7*7 | resize x1 9 8 2 -> resized no yes yes ; root.a 44 ; containers:root 7",
+    ),
+    "a container that shrinks makes room below the limit": (
+        halves({"maximum_capacity": 50}),
+        f"{TEN} | app x@a | ask x 10*5 | ask x 5 -> count:x 5 | resize x1 5 -> count:x 6",
+    ),
+    "headroom is what the attempt then gets": (
+        halves({"user_limit_factor": 2, "maximum_capacity": 80}),
+        f"{TEN} | app x@a | ask x 1*20 -> room:x 30 | ask x 1*60 -> room:x 0 ; count:x 80",
+    ),
+}  # fmt: skip
+
+USERS = {
+    # Ann, at the limit, comes first and gets one more, as in YARN; then it is bob's turn.
+    "users share a queue and the first does not keep it": (
+        [{**SHARED, "minimum_user_limit_percent": 50}],
+        "node n1 | app ann@a | app bob@a user=bob | ask ann 1*20 | ask bob 1*20 -> count:ann 10 ; bob"
+        "| end ann1 ann2 ann3 ann4 ann5 -> count:ann 6 ; count:bob 4 ; why:ann USER_LIMIT",
+    ),
+    "a user does not get beyond the factor though there is room": (
+        halves({"user_limit_factor": 0.5}), f"{TEN} | app x@a | ask x 1*50 -> count:x 26 ; why:x USER_LIMIT",
+    ),
+    "a user that no longer waits leaves its part to the others at once": (
+        [{**SHARED, "minimum_user_limit_percent": 25}],
+        "node n1 n2 | app ann@a | app bob@a user=bob | ask bob 11x1 | ask ann 1*20 -> count:ann 11 | stop bob"
+        "-> count:ann 20",
+    ),
+    "a user limit grows with the queue beyond its guarantee": (
+        halves({"minimum_user_limit_percent": 10}),
+        f"{TEN} | app ann@a | app bob@a user=bob | ask ann 1*60 | ask bob 1*60 | ask ann 1*60 -> count:ann 60"
+        "; count:bob 40",
+    ),
+}  # fmt: skip
+
+MASTERS = {
+    "applications beyond the share of masters are pending and come in their order": (
+        one(maximum_am_resource_percent=20),
+        "node n1 | app p q r@a | app s@a priority=5 | ask p 1 | ask q 1 | ask r 1 | ask s 1 -> p n1 ; q n1 ; r ; s"
+        "; why:r AM_LIMIT ; why:s AM_LIMIT | stop p -> r ; s n1 ; pending:root 1",
+    ),
+    "one application may always run": (
+        one(maximum_am_resource_percent=0), "node n1 | app x y@a | ask x 1 | ask y 1 -> x n1 ; y",
+    ),
+    "applications that came before the nodes run when these come": (
+        one(maximum_am_resource_percent=50),
+        "app p q r s t u@a | ask p 1 | ask q 1 | ask r 1 | ask s 1 | ask t 1 | ask u 1 | node n1"
+        "-> p n1 ; q n1 ; r n1 ; s n1 ; t n1 ; u",
+    ),
+    "an unmanaged master needs no share": (
+        one(maximum_am_resource_percent=0),
+        "node n1 | app x@a | app y@a unmanaged_am=1 | ask x 1 | ask y 1 -> x n1 ; y n1",
+    ),
+    "a priority may change while an application is pending": (
+        one(maximum_am_resource_percent=0), "node n1 | app x y z@a | ask y 1 | ask z 1 | urge z 3 | stop x -> y ; z n1",
+    ),
+    "a pending application stays pending in the queue it moves to": (
+        halves({"maximum_am_resource_percent": 0}, {"maximum_am_resource_percent": 0}),
+        "node n1 | app x y@a | app z@b | ask y 1 | move y b -> y | stop z -> y n1",
+    ),
+    "a running application keeps running in its new queue whatever share masters have left": (
+        halves({"maximum_am_resource_percent": 0}, {"maximum_am_resource_percent": 0}),
+        "node n1 | app x@a y@b | ask x 1 | move x b | ask x 1 -> x n1 n1",
+    ),
+}  # fmt: skip
+
+FAIR = {
+    "a fair queue serves the application that has least": (
+        one(ordering_policy="fair"),
+        "node n1 | app x y@a | ask x 6 2*2 | ask x 2*4 | ask y 2*4 | end x1 -> count:x 3 ; count:y 2",
+    ),
+    "a fair queue notices that an application has less than before": (
+        one(ordering_policy="fair"),
+        "node n1 | app x y@a | ask x 3*2 | ask y 4 | ask x 3*3 | ask y 3*3 | end x1 x2 -> count:x 2 ; count:y 1",
+    ),
+    # It kept its place behind users of less, after the containers of its first attempt had ended.
+    "a fair queue notices that a pending application has less than before": (
+        one(ordering_policy="fair", maximum_am_resource_percent=10),
+        "node n1 | app x@a keep_containers_across_attempts=1 | ask x 1 1 | stop x keep | app run@a | next old x keep"
+        "| app new@a | ask old 1 | ask new 1 | end x2 | stop run -> old n1 ; new",
+    ),
+}  # fmt: skip
+
+ORDER = {
+    "asks of one call are served by priority where there is room for some": (
+        one(),
+        "node n1 | app x@a | ask x 3^20 3x2^5 3x1^20 2^5 -> sizes:x 3x2 2 3 ; waits x:3x1",
+    ),
+}  # fmt: skip
+
+GPU = {"gpu": {"capacity": 75, "maximum_capacity": 80}}
+LABELLED: list[dict[str, Any]] = [
+    {"name": "a", "capacity": 50, **FREE, "accessible_node_labels": GPU, "default_node_label": "gpu"},
+    {"name": "b", "capacity": 50, **FREE, "accessible_node_labels": {"gpu": {"capacity": 25}}},
+    {"name": "c", "capacity": 0, **FREE},
+]
+PAIR = "node plain | node labelled partition=gpu"
+
+PARTITIONS = {
+    "asks go to the partition that they name, else their application's, else their queue's": (
+        LABELLED,
+        f"{PAIR} | app x@a | app y@a node_label= | app z@b | ask x 1 -> x labelled | ask x 1# -> x labelled plain"
+        "| ask y 1 -> y plain | ask y 1#gpu -> y plain labelled | ask z 1 -> z plain",
+    ),
+    "each partition has its own limits": (
+        LABELLED, f"{PAIR} | app x@a | ask x 1*10 -> count:x 8 ; why:x QUEUE_LIMIT root.a | ask x 1#*12 -> count:x 18",
+    ),
+    "a queue gets nothing of a partition that it may not use": (
+        LABELLED, f"{PAIR} | app x@c | ask x 1#gpu -> x ; why:x PARTITION",
+    ),
+    "a relabelled node brings its room and its containers to the other partition": (
+        LABELLED,
+        f"{PAIR} | app x@a | ask x 1*8 | ask x 1*4 -> count:x 8 | label plain gpu -> count:x 12"
+        "| label labelled -> count:x 12",
+    ),
+    "limits grow when a node comes or grows, and shrink when it goes": (
+        halves({"maximum_capacity": 50}),
+        "node n1 | app x@a | ask x 1*20 -> count:x 5 | node n2 -> count:x 10 | size n2 20 -> count:x 15"
+        "| lose n2 -> maximum:root.a 5",
+    ),
+    "containers of a lost node no longer count": (
+        one(), "node n1 | app x@a | ask x 1 | node n2 | ask x 9 10 | lose n2 -> containers:root.a 2",
+    ),
+}  # fmt: skip
+
+SCENARIOS = QUEUES | USERS | MASTERS | FAIR | ORDER | PARTITIONS
+
+
+@pytest.mark.parametrize(("queues", "script"), SCENARIOS.values(), ids=SCENARIOS)
+def test_division(queues: list[dict[str, Any]], script: str) -> None:
+    play(SchedulerStage(QueueCluster(*queues)), script)
 
 
 def test_invalid_tree_is_refused_when_the_scheduler_is_made() -> None:
@@ -31,442 +209,20 @@ def test_invalid_tree_is_refused_when_the_scheduler_is_made() -> None:
         QueueCluster({"name": "a", "capacity": 40})
 
 
-# -- elasticity and maximum -------------------------------------------------------------------------------------------
+def test_relabelled_node_moves_what_its_containers_are_charged_for() -> None:
+    stage = SchedulerStage(QueueCluster(*LABELLED))
 
+    play(stage, f"{PAIR} | app x@a | ask x 1*8 1*4 | label plain gpu | label labelled")
 
-def test_queue_uses_idle_room_of_its_sibling() -> None:
-    cluster = halves()
-    attempt = cluster.attempt_in("a")
+    shares = stage.cluster.tree.leaves["a"].shares.values()
+    assert sum(share.used["memory_mb"] for share in shares) == 12
+    assert stage.cluster.info("root.a").used == Resource(12, 12)
 
-    containers = cluster.get(attempt, *[ONE] * 120)
 
-    assert len(containers) == 100
-    assert cluster.info("root.a").used_capacity == 2.0
-    assert cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).cause is WaitCause.NO_ROOM
-    cluster.check()
+def test_limit_in_a_partition_is_told_with_its_name() -> None:
+    stage = SchedulerStage(QueueCluster(*LABELLED))
 
+    play(stage, f"{PAIR} | app x@a | ask x 1*9")
 
-def test_queue_stops_at_its_maximum_though_there_is_room() -> None:
-    cluster = halves(a={"maximum_capacity": 60})
-    attempt = cluster.attempt_in("a")
-
-    containers = cluster.get(attempt, *[ONE] * 70)
-
-    assert len(containers) == 60
-    why = cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).sentence
-    assert why == "queue root.a has used 60 MB of its 60 MB; the request needs 1 MB"
-    cluster.check()
-
-
-def test_queue_stops_at_its_maximum_of_what_is_left_while_nodes_drain() -> None:
-    """It took everything left: what was free on draining nodes counted as if the other queue could have it."""
-    cluster = halves(a={"maximum_capacity": 50})
-    attempt = cluster.attempt_in("a")
-    held = cluster.get(attempt, *[ONE] * 10)
-    draining = sorted({container.node for container in held} | {f"n{number}:45454" for number in range(6)})[:6]
-    allocated, maxima = [], []
-
-    def look() -> None:
-        allocated.append(len(cluster.scheduler.live_containers(attempt)))
-        maxima.append(cluster.info("root.a").partitions[0].maximum.memory_mb)
-        cluster.check()
-
-    for node in draining:
-        cluster.decommission(node)
-    cluster.ask(attempt, *[ONE] * 100)
-    look()  # 40 are left, and 10 in use on a draining node
-    for container in held[:4]:
-        cluster.finish(container)
-    look()
-    cluster.change_capacity(draining[-1], 20, 20)
-    look()  # the node's own capacity counts once it is recommissioned
-    for node in draining:
-        cluster.recommission(node)
-    look()
-
-    assert (allocated, maxima) == ([25, 23, 23, 55], [25, 23, 23, 55])
-
-
-def test_ask_that_waited_for_its_queue_is_served_on_any_node() -> None:
-    cluster = halves(a={"capacity": 20, "maximum_capacity": 20}, b={"capacity": 80})
-    attempt = cluster.attempt_in("a")
-    first, *_ = cluster.get(attempt, *[TEN] * 3)  # the queue has two nodes; eight are empty
-
-    cluster.finish(first)
-
-    assert len(cluster.pull(attempt)) == 1
-    cluster.check()
-
-
-def test_parent_bounds_its_children_together() -> None:
-    leaf = {"capacity": 50, "user_limit_factor": 100, **PLENTY}
-    children = [{"name": name, **leaf} for name in "xy"]
-    cluster = QueueCluster(
-        {"name": "p", "capacity": 50, "maximum_capacity": 50, "queues": children}, {"name": "q", "capacity": 50}
-    )
-    cluster.add_node("n1")
-    x, y = cluster.attempt_in("x"), cluster.attempt_in("y")
-
-    counts = [len(cluster.get(attempt, *[ONE] * 4)) for attempt in (x, y)]
-
-    assert counts == [4, 1]
-    assert cluster.scheduler.why_waiting(y, cluster.request(ONE)).sentence.startswith("queue root.p has")
-    cluster.check()
-
-
-def test_queue_that_uses_least_of_its_guarantee_comes_first() -> None:
-    cluster = QueueCluster(
-        {"name": "a", "capacity": 75, "user_limit_factor": 9}, {"name": "b", "capacity": 25, "user_limit_factor": 9}
-    )
-    node = cluster.add_node("n1", 8, 8)
-    a, b = cluster.attempt_in("a"), cluster.attempt_in("b")
-    cluster.tracker.heartbeat(node, healthy=False)
-    cluster.ask(b, *[ONE] * 8)
-    cluster.ask(a, *[ONE] * 8)
-
-    cluster.tracker.heartbeat(node)
-
-    assert (len(cluster.pull(a)), len(cluster.pull(b))) == (6, 2)
-    cluster.check()
-
-
-def test_more_urgent_queue_comes_first_while_it_is_within_its_guarantee() -> None:
-    cluster = halves(b={"priority": 1})
-    for node in list(cluster.context.nodes)[1:]:
-        cluster.lose_node(node)
-    a, b = cluster.attempt_in("a"), cluster.attempt_in("b")
-    (held,) = cluster.get(a, TEN)
-    cluster.ask(a, *[ONE] * 8)
-    cluster.ask(b, *[ONE] * 8)
-
-    cluster.finish(held)
-
-    served = {attempt: [c.entity for c in cluster.pull(attempt)] for attempt in (a, b)}
-    assert {attempt: len(ids) for attempt, ids in served.items()} == {a: 5, b: 5}
-    order = [id for id in cluster.context.containers if id in served[a] or id in served[b]]
-    assert order[:5] == served[b]
-
-
-# -- users ------------------------------------------------------------------------------------------------------------
-
-
-def test_users_share_a_queue_and_the_first_does_not_keep_it() -> None:
-    cluster = QueueCluster({"name": "a", "minimum_user_limit_percent": 50, **PLENTY})
-    cluster.add_node("n1")
-    ann, bob = cluster.attempt_in("a", "ann"), cluster.attempt_in("a", "bob")
-    containers = cluster.get(ann, *[ONE] * 20)
-    cluster.ask(bob, *[ONE] * 20)
-    assert (len(containers), cluster.pull(bob)) == (10, [])
-
-    for container in containers[:5]:
-        cluster.finish(container)
-
-    # Ann, at the limit, comes first and gets one more, as in YARN; then it is bob's turn.
-    assert (len(cluster.pull(ann)), len(cluster.pull(bob))) == (1, 4)
-    assert cluster.scheduler.why_waiting(ann, cluster.request(ONE)).cause is WaitCause.USER_LIMIT
-    cluster.check()
-
-
-def test_user_does_not_get_beyond_the_factor_though_there_is_room() -> None:
-    cluster = halves(a={"user_limit_factor": 0.5})
-    attempt = cluster.attempt_in("a")
-
-    containers = cluster.get(attempt, *[ONE] * 50)
-
-    assert len(containers) == 26
-    assert cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).sentence == (
-        "user ann has used 26 MB in queue root.a, where the limit of a user is 25 MB with 1 active user"
-    )
-    cluster.check()
-
-
-def test_user_that_no_longer_waits_leaves_its_part_to_the_others_at_once() -> None:
-    cluster = QueueCluster({"name": "a", "minimum_user_limit_percent": 25, **PLENTY})
-    for host in ("n1", "n2"):
-        cluster.add_node(host)
-    ann, bob = cluster.attempt_in("a", "ann"), cluster.attempt_in("a", "bob")
-    cluster.ask(bob, Resource(11, 1))
-    first = cluster.get(ann, *[ONE] * 20)
-
-    cluster.remove_attempt(bob)
-
-    assert (len(first), len(cluster.pull(ann))) == (11, 9)
-    cluster.check()
-
-
-def test_user_limit_grows_with_the_queue_beyond_its_guarantee() -> None:
-    cluster = halves(a={"minimum_user_limit_percent": 10})
-    ann, bob = cluster.attempt_in("a", "ann"), cluster.attempt_in("a", "bob")
-
-    counts = [len(cluster.get(attempt, *[ONE] * 60)) for attempt in (ann, bob, ann)]
-
-    assert counts == [60, 40, 0]
-    cluster.check()
-
-
-# -- masters ----------------------------------------------------------------------------------------------------------
-
-
-def test_applications_beyond_the_share_of_masters_are_pending_and_come_in_their_order() -> None:
-    cluster = QueueCluster({"name": "a", "maximum_am_resource_percent": 20, "user_limit_factor": 9})
-    cluster.add_node("n1")
-    attempts = [cluster.attempt_in("a", priority=priority) for priority in (0, 0, 0, 5)]
-    masters = {attempt: cluster.get(attempt, ONE) for attempt in attempts}
-
-    before = [len(masters[attempt]) for attempt in attempts]
-    whys = [cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).sentence for attempt in attempts[2:]]
-    cluster.remove_attempt(attempts[0])
-
-    assert before == [1, 1, 0, 0]
-    assert whys == [
-        "the masters of queue root.a have used 2 MB of the 2 MB that they may use, 20 % of its maximum; this "
-        f"application's master needs 1 MB{behind}"
-        for behind in (", and other applications come first", "")
-    ]
-    assert [len(cluster.pull(attempt)) for attempt in attempts[2:]] == [0, 1]
-    assert (cluster.info("root.a").applications, cluster.info("root").pending_applications) == (4, 1)
-    cluster.check()
-
-
-def test_one_application_may_always_run() -> None:
-    cluster = QueueCluster({"name": "a", "maximum_am_resource_percent": 0})
-    cluster.add_node("n1")
-
-    counts = [len(cluster.get(cluster.attempt_in("a"), ONE)) for _ in range(2)]
-
-    assert counts == [1, 0]
-    cluster.check()
-
-
-def test_applications_that_came_before_the_nodes_run_when_these_come() -> None:
-    cluster = QueueCluster({"name": "a", "maximum_am_resource_percent": 50})
-    attempts = [cluster.attempt_in("a") for _ in range(6)]
-    for attempt in attempts:
-        cluster.ask(attempt, ONE)
-
-    cluster.add_node("n1")
-
-    assert [len(cluster.pull(attempt)) for attempt in attempts] == [1, 1, 1, 1, 1, 0]
-    cluster.check()
-
-
-def test_unmanaged_master_needs_no_share() -> None:
-    cluster = QueueCluster({"name": "a", "maximum_am_resource_percent": 0})
-    cluster.add_node("n1")
-    first = cluster.attempt_in("a")
-
-    second = cluster.attempt_in("a", unmanaged_am=True)
-
-    assert [len(cluster.get(attempt, ONE)) for attempt in (first, second)] == [1, 1]
-    cluster.check()
-
-
-# -- applications -----------------------------------------------------------------------------------------------------
-
-
-def one_node(**queue: Any) -> QueueCluster:
-    cluster = QueueCluster({"name": "a", "user_limit_factor": 9, **PLENTY, **queue})
-    cluster.add_node("n1")
-    return cluster
-
-
-def test_more_urgent_application_comes_first_then_the_older() -> None:
-    cluster = one_node()
-    old, new, urgent = (cluster.attempt_in("a", priority=priority) for priority in (0, 0, 1))
-    (held,) = cluster.get(old, TEN)
-    for attempt in (new, urgent, old):
-        cluster.ask(attempt, Resource(4, 4))
-
-    cluster.finish(held)
-
-    assert [len(cluster.pull(attempt)) for attempt in (old, new, urgent)] == [1, 0, 1]
-    cluster.check()
-
-
-def test_priority_may_change_while_an_application_waits() -> None:
-    cluster = one_node()
-    old, new = (cluster.attempt_in("a") for _ in range(2))
-    (held,) = cluster.get(old, TEN)
-    for attempt in (old, new):
-        cluster.ask(attempt, TEN)
-
-    cluster.scheduler.update_priority(cluster.app_of(new).id, 3)
-    order = [attempt for attempt, _ in cluster.scheduler.waiting()]
-    cluster.finish(held)
-
-    assert order == [new, old]
-    assert [len(cluster.pull(attempt)) for attempt in (old, new)] == [0, 1]
-    cluster.check()
-
-
-def test_priority_may_change_while_an_application_is_pending() -> None:
-    cluster = QueueCluster({"name": "a", "maximum_am_resource_percent": 0})
-    cluster.add_node("n1")
-    running, old, new = (cluster.attempt_in("a") for _ in range(3))
-
-    cluster.scheduler.update_priority(cluster.app_of(new).id, 3)
-    cluster.remove_attempt(running)
-
-    assert [cluster.app_of(attempt).is_active for attempt in (old, new)] == [False, True]
-
-
-def test_fair_queue_serves_the_application_that_has_least() -> None:
-    cluster = one_node(ordering_policy="fair")
-    first, second = cluster.attempt_in("a"), cluster.attempt_in("a")
-    held = cluster.get(first, Resource(6, 6), *[Resource(2, 2)] * 2)
-    cluster.ask(first, *[Resource(2, 2)] * 4)
-    cluster.ask(second, *[Resource(2, 2)] * 4)
-
-    cluster.finish(held[0])
-
-    assert [len(cluster.pull(attempt)) for attempt in (first, second)] == [1, 2]
-    cluster.check()
-
-
-def test_fair_queue_notices_that_an_application_has_less_than_before() -> None:
-    cluster = one_node(ordering_policy="fair")
-    first, second = cluster.attempt_in("a"), cluster.attempt_in("a")
-    mine, theirs = cluster.get(first, *[Resource(3, 3)] * 2), cluster.get(second, Resource(4, 4))
-    for attempt in (first, second):
-        cluster.ask(attempt, *[Resource(3, 3)] * 3)
-
-    for container in mine:
-        cluster.finish(container)
-
-    assert len(theirs) == 1
-    assert [len(cluster.pull(attempt)) for attempt in (first, second)] == [2, 0]
-    cluster.check()
-
-
-def test_fair_queue_notices_that_a_pending_application_has_less_than_before() -> None:
-    """It kept its place behind users of less, after the containers of its first attempt had ended."""
-    cluster = one_node(ordering_policy="fair", maximum_am_resource_percent=10)
-    first = cluster.attempt_in("a", keep_containers_across_attempts=True)
-    _, task = cluster.get(first, ONE, ONE)
-    cluster.remove_attempt(first, keep_containers=True)
-    running = cluster.attempt_in("a")
-    old, new = cluster.add_attempt(cluster.app_of(first).id, 2, transfer_state=True), cluster.attempt_in("a")
-
-    cluster.finish(task)
-    cluster.remove_attempt(running)
-
-    assert [cluster.app_of(attempt).is_active for attempt in (old, new)] == [True, False]
-    cluster.check()
-
-
-def test_asks_of_one_call_are_served_by_priority_where_there_is_room_for_some() -> None:
-    cluster = one_node()
-    attempt = cluster.attempt_in("a")
-    asks = [cluster.request(Resource(3, 3), priority=priority) for priority in (20, 5, 20, 5)]
-
-    containers = cluster.get(attempt, *asks)
-
-    assert [container.request.tag for container in containers] == [asks[index].tag for index in (1, 3, 0)]
-
-
-def test_priorities_within_an_application_then_the_order_of_arrival() -> None:
-    cluster = one_node()
-    attempt = cluster.attempt_in("a")
-    (held,) = cluster.get(attempt, TEN)
-    asks = [cluster.request(Resource(5, 5), priority=priority) for priority in (20, 5, 20, 5)]
-    cluster.ask(attempt, *asks)
-
-    order = cluster.waiting_tags()
-    cluster.finish(held)
-
-    assert order == [asks[index].tag for index in (1, 3, 0, 2)]
-    assert [container.request.tag for container in cluster.pull(attempt)] == order[:2]
-
-
-# -- resources --------------------------------------------------------------------------------------------------------
-
-
-def test_maximum_holds_for_gpus() -> None:
-    cluster = QueueCluster(
-        {"name": "a", "capacity": 50, "maximum_capacity": 50, "user_limit_factor": 9}, {"name": "b", "capacity": 50}
-    )
-    for host in ("n1", "n2"):
-        cluster.add_node(host, 100, 100, gpus=2)
-    attempt = cluster.attempt_in("a")
-
-    containers = cluster.get(attempt, *[Resource(1, 1, gpus=1, gpu_milli=500)] * 6)
-
-    assert len(containers) == 4
-    assert cluster.info("root.a").used == Resource(4, 4, gpus=1, gpu_milli=2000)
-    assert "root.a" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(1, 1, gpus=1))).sentence
-    cluster.check()
-
-
-def test_maximum_holds_for_further_types() -> None:
-    cluster = halves(a={"maximum_capacity": 50})
-    cluster.add_node("special", others={"fpga": 4})
-    attempt = cluster.attempt_in("a")
-
-    containers = cluster.get(attempt, *[Resource(1, 1, others=(("fpga", 1),))] * 3)
-
-    assert len(containers) == 2
-
-
-def test_container_does_not_grow_beyond_the_limit_of_its_queue() -> None:
-    cluster = halves(a={"maximum_capacity": 50})
-    attempt = cluster.attempt_in("a")
-    containers = cluster.get(attempt, *[Resource(7, 7)] * 7)
-
-    results = [cluster.scheduler.request_resize(containers[0].entity, Resource(size, size)) for size in (9, 8, 2)]
-
-    assert results == [False, True, True]
-    assert cluster.info("root.a").used == Resource(44, 44)
-    assert cluster.info("root").containers == 7
-    cluster.check()
-
-
-def test_container_that_shrinks_makes_room_below_the_limit() -> None:
-    cluster = halves(a={"maximum_capacity": 50})
-    attempt = cluster.attempt_in("a")
-    containers = cluster.get(attempt, *[TEN] * 5)
-    cluster.ask(attempt, Resource(5, 5))
-
-    cluster.in_handler(lambda: cluster.scheduler.request_resize(containers[0].entity, Resource(5, 5)))
-
-    assert len(cluster.pull(attempt)) == 1
-    cluster.check()
-
-
-# -- headroom ---------------------------------------------------------------------------------------------------------
-
-
-def test_headroom_is_what_the_attempt_then_gets() -> None:
-    cluster = halves(a={"user_limit_factor": 2, "maximum_capacity": 80})
-    attempt = cluster.attempt_in("a")
-    cluster.get(attempt, *[ONE] * 20)
-    before = cluster.headroom(attempt)
-
-    cluster.ask(attempt, *[ONE] * 60)
-
-    assert (before, cluster.headroom(attempt)) == (Resource(30, 30), Resource(0, 0))
-    assert len(cluster.pull(attempt)) == 60
-
-
-def test_headroom_is_without_draining_nodes() -> None:
-    """A master that counts on it would wait for room that no ask can have."""
-    cluster = QueueCluster({"name": "a"})
-    node = cluster.add_node("n1", 8, 8)
-    attempt = cluster.attempt_in("a")
-    cluster.get(attempt, Resource(3, 1))
-    cluster.add_node("n2", 5, 5)
-
-    cluster.decommission(node)
-    while_draining = cluster.headroom(attempt)
-    cluster.recommission(node)
-    cluster.tracker.heartbeat(node)
-
-    assert (while_draining, cluster.headroom(attempt)) == (Resource(5, 5), Resource(10, 12))
-
-
-def test_headroom_is_finite_though_a_type_is_asked_for_that_no_node_has() -> None:
-    cluster = halves()
-    attempt = cluster.attempt_in("a")
-
-    cluster.ask(attempt, Resource(1, 1, others=(("fpga", 1),)))
-
-    assert cluster.headroom(attempt) == Resource(100, 100)
+    (ask,) = stage.cluster.scheduler.waiting_asks(stage.attempts["x"])
+    assert ask.sentence == "queue root.a has used 8 MB of its 8 MB in partition gpu; the request needs 1 MB"

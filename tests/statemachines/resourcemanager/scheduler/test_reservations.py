@@ -14,36 +14,20 @@ from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator
 
 from ....kit import tries
+from ....kit.scenarios import play
 from .queue_cluster import QueueCluster
+from .stage import SchedulerStage
 
 FREE: dict[str, Any] = {"user_limit_factor": 100, "maximum_am_resource_percent": 100}
-SIZE = 16_000  # MB, of a usual node
 
 
 def mb(amount: int) -> Resource:
     return Resource(amount, 1)
 
 
-def live_cluster(*queues: dict[str, Any], nodes: int = 2, **scheduler: Any) -> QueueCluster:
-    cluster = QueueCluster(*(queues or ({"name": "a", **FREE},)), on_heartbeat=True, **scheduler)
-    for number in range(nodes):
-        cluster.add_node(f"n{number + 1}", SIZE)
-    return cluster
-
-
 def beat(cluster: QueueCluster, *hosts: str) -> None:
     for host in hosts:
         cluster.tracker.heartbeat(f"{host}:45454")
-
-
-def fill(cluster: QueueCluster, host: str, amount: int, queue: str = "a") -> RMContainer:
-    """Have a container run on the host; its application asks for nothing else."""
-    attempt = cluster.attempt_in(queue, "filler")
-    cluster.ask(attempt, cluster.request(mb(amount), host=host, relax_locality=False))
-    beat(cluster, host)
-    (container,) = cluster.pull(attempt)
-    cluster.tracker.heartbeat(container.node, launched=(container.entity,))
-    return container
 
 
 def reserved_hosts(cluster: QueueCluster) -> list[str]:
@@ -70,140 +54,106 @@ def traces(cluster: QueueCluster) -> dict[str, Any]:
     return {name: values for name, values in found.items() if any(values)}
 
 
-# -- an ask with a reservation goes on looking ------------------------------------------------------------------------
+# -- an ask with a reservation goes on looking, and leaves nothing behind -------------------------------------------
 
 
-def test_reservation_is_given_up_for_a_node_with_room() -> None:
-    """It counted against the queue and the root, so no other node could take the ask."""
-    cluster = live_cluster()
-    fill(cluster, "n1", 5000)
-    attempt = cluster.attempt_in("a")
-    cluster.ask(attempt, mb(15_000))
-    beat(cluster, "n1")
-    reserved = reserved_hosts(cluster)
-
-    beat(cluster, "n2")
-
-    assert (reserved, cluster.where(cluster.pull(attempt))) == (["n1"], ["n2"])
-    assert traces(cluster) == {}
-    cluster.check()
+class ReservationStage(SchedulerStage):
+    def see_traces(self) -> list[str]:
+        return list(traces(self.cluster))
 
 
-@pytest.mark.parametrize(
-    "limits", [{"user_limit_factor": 1}, {"maximum_capacity": 50}], ids=["of the user", "of the queue"]
-)
-def test_limits_do_not_count_the_reservation_that_would_be_given_up(limits: dict[str, Any]) -> None:
-    queues = {"name": "a", "capacity": 50, **FREE, **limits}, {"name": "b", "capacity": 50, **FREE}
-    cluster = live_cluster(*queues)
-    fill(cluster, "n1", 5000, "b")
-    attempt = cluster.attempt_in("a")
-    cluster.ask(attempt, mb(15_000))
-    beat(cluster, "n1", "n2")
+FILLED = "node n1 n2 16x10 | app f@a user=filler | ask f 5x1!n1 | beat n1 | launch f1 | "
+IN_B = FILLED.replace("@a", "@b")
+HALF = {"name": "b", "capacity": 50, **FREE}
+HALVES = [{"name": "a", "capacity": 50, **FREE, "maximum_capacity": 50}, HALF]
+GROWN = FILLED + "resize f1 6x1 -> resized yes | app x@a | "
 
-    assert cluster.where(cluster.pull(attempt)) == ["n2"]
-    assert cluster.info("root.a").used == mb(15_000)
-    cluster.check()
-
-
-def test_only_as_many_reservations_are_given_up_as_the_limits_require() -> None:
-    cluster = live_cluster(nodes=3)
-    for host in ("n1", "n2"):
-        fill(cluster, host, 5000)
-    attempt = cluster.attempt_in("a")
-    cluster.ask(attempt, mb(14_000), mb(14_000))
-    beat(cluster, "n1", "n2")
-
-    beat(cluster, "n3")
-
-    assert cluster.where(cluster.pull(attempt)) == ["n3"]
-    assert len(reserved_hosts(cluster)) == 1
-    cluster.check()
-
-
-def test_other_asks_of_the_user_wait_for_the_limit_while_one_looks_on() -> None:
-    queues = {"name": "a", "capacity": 50, **FREE, "maximum_capacity": 50}, {"name": "b", "capacity": 50, **FREE}
-    cluster = live_cluster(*queues)
-    fill(cluster, "n1", 5000, "b")
-    holder = cluster.attempt_in("a")
-    cluster.ask(holder, mb(15_000))
-    beat(cluster, "n1")
-    urgent = cluster.attempt_in("a", priority=9)
-    cluster.ask(urgent, mb(15_000))
-
-    beat(cluster, "n2")
-
-    assert (cluster.pull(urgent), cluster.where(cluster.pull(holder))) == ([], ["n2"])
-    cluster.check()
+SCENARIOS: dict[str, tuple[list[dict[str, Any]], str]] = {
+    # It counted against the queue and the root, so no other node could take the ask.
+    "a reservation is given up for a node with room": (
+        [], FILLED + "app x@a | ask x 15x1 | beat n1 -> reserved n1 | beat n2 -> x n2 ; traces",
+    ),
+    "the limit of a user does not count the reservation that would be given up": (
+        [{"name": "a", "capacity": 50, **FREE, "user_limit_factor": 1}, HALF],
+        IN_B + "app x@a | ask x 15x1 | beat n1 n2 -> x n2 ; root.a 15x1",
+    ),
+    "the limit of a queue does not count the reservation that would be given up": (
+        HALVES, IN_B + "app x@a | ask x 15x1 | beat n1 n2 -> x n2 ; root.a 15x1",
+    ),
+    "only as many reservations are given up as the limits require": (
+        [],
+        "node n1 n2 n3 16x10 | app f@a user=filler | ask f 5x1!n1 5x1!n2 | beat n1 n2 | app x@a | ask x 14x1*2"
+        "| beat n1 n2 -> reserved n1 n2 | beat n3 -> x n3 ; reserved n2",
+    ),
+    "other asks of the user wait for the limit while one looks on": (
+        HALVES,
+        IN_B + "app h@a | ask h 15x1 | beat n1 | app u@a priority=9 | ask u 15x1 | beat n2 -> u ; h n2",
+    ),
+    # Its room is on its own node: what the queue may use in all is the nodes, and those have room.
+    "the reservation of another application leaves the empty nodes to others": (
+        [],
+        FILLED + "app h@a | app o@a user=bob | ask h 15x1!n1 | beat n1 | ask o 14x1 | beat n2 -> o n2 ; reserved n1",
+    ),
+    # YARN-11488: the end of a container whose growth was not confirmed looked for a reservation that had gone.
+    "no trace is left when the node goes and then a container there expires amid an update": (
+        [], GROWN + "ask x 15x1!n1 | beat n1 -> reserved n1 | lose n1 | expire f1 -> traces ; root 0",
+    ),
+    "no trace is left when a container expires amid an update and then its node goes": (
+        [], GROWN + "ask x 15x1!n1 | beat n1 -> reserved n1 | expire f1 | lose n1 -> traces ; root 0",
+    ),
+    "an expiry amid an update leaves the reservation of the node as it was": (
+        [], GROWN + "ask x 11x1!n1 | beat n1 | expire f1 | beat n1 -> x n1 ; traces ; root 16x2",
+    ),
+}  # fmt: skip
 
 
-def test_reservation_of_another_application_leaves_the_empty_nodes_to_others() -> None:
-    """Its room is on its own node: what the queue may use in all is the nodes, and those have room."""
-    cluster = live_cluster()
-    fill(cluster, "n1", 5000)
-    holder, other = cluster.attempt_in("a"), cluster.attempt_in("a", "bob")
-    cluster.ask(holder, cluster.request(mb(15_000), host="n1", relax_locality=False))
-    beat(cluster, "n1")
-    cluster.ask(other, mb(14_000))
-
-    beat(cluster, "n2")
-
-    assert (cluster.where(cluster.pull(other)), reserved_hosts(cluster)) == (["n2"], ["n1"])
-    cluster.check()
+@pytest.mark.parametrize(("queues", "script"), SCENARIOS.values(), ids=SCENARIOS)
+def test_reservation(queues: list[dict[str, Any]], script: str) -> None:
+    play(ReservationStage(QueueCluster(*(queues or [{"name": "a", **FREE}]), on_heartbeat=True)), script)
 
 
 def test_without_the_setting_an_ask_keeps_to_its_reservation() -> None:
-    cluster = live_cluster(reservations_continue_look_all_nodes=False)
-    fill(cluster, "n1", 5000)
-    attempt = cluster.attempt_in("a")
-    cluster.ask(attempt, mb(15_000))
+    cluster = QueueCluster({"name": "a", **FREE}, on_heartbeat=True, reservations_continue_look_all_nodes=False)
 
-    beat(cluster, "n1", "n2", "n2")
-
-    assert (cluster.pull(attempt), reserved_hosts(cluster)) == ([], ["n1"])
+    play(ReservationStage(cluster), FILLED + "app x@a | ask x 15x1 | beat n1 n2 n2 -> x ; reserved n1")
 
 
-# -- what a reservation leaves behind ---------------------------------------------------------------------------------
+THREE: tuple[dict[str, Any], ...] = (
+    {"name": "a", "capacity": 50, **FREE, "maximum_capacity": 60},
+    {"name": "b", "capacity": 50, **FREE},
+)
+NODES = "node n1 n2 rack=/r1 | node n3 rack=/r2 | "
+
+ON_HEARTBEATS: dict[str, tuple[dict[str, Any], tuple[dict[str, Any], ...], str]] = {
+    "a heartbeat allocates the configured number of containers over all queues": (
+        {"containers_per_heartbeat": 3}, THREE,
+        NODES + "app x@a y@b | ask x 1*5 | ask y 1*5 | beat n1 -> count:x 2 ; count:y 1",
+    ),
+    "limits hold on heartbeats, and delayed asks are served by a later one": (
+        {}, THREE,
+        NODES + "app x@a | ask x 1*20 | beat n1 n2 n3 -> count:x 18 ; why:x QUEUE_LIMIT root.a | end x1 | beat n3"
+        "-> count:x 18",
+    ),
+    "reserved room counts in its queue and is kept": (
+        {}, ({"name": "a", **FREE},),
+        "node n1 n2 | app x@a | ask x 6 6 | beat n1 n2 | launch x1 x2 | ask x 8 | beat n1 -> root.a 20"
+        "| end x1 -> x n2 n1 ; root.a 14",
+    ),
+    "nothing is reserved beyond the maximum of a queue": (
+        {}, THREE,
+        NODES + "app x@a | ask x 6 | beat n1 | ask x 6 | beat n2 | ask x 6 | beat n3 -> count:x 3 | ask x 8 | beat n1"
+        "-> reserved",
+    ),
+    "a reservation that ends with its attempt no longer counts": (
+        {}, ({"name": "a", **FREE},),
+        "node n1 n2 | app h w@a | ask h 6 | beat n1 | launch h1 | ask w 8 | beat n1 -> root.a 14 | stop w -> root.a 6",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("is_lost_first", [True, False], ids=["node first", "expiry first"])
-def test_reservation_leaves_no_trace_when_its_node_goes_and_a_container_there_expires_amid_an_update(
-    is_lost_first: bool,
-) -> None:
-    """YARN-11488: the end of a container whose growth was not confirmed looked for a reservation that had gone."""
-    cluster = live_cluster()
-    grown = fill(cluster, "n1", 5000)
-    attempt = cluster.attempt_in("a")
-    assert cluster.resize(grown, mb(6000))
-    cluster.ask(attempt, cluster.request(mb(15_000), host="n1", relax_locality=False))
-    beat(cluster, "n1")
-    assert reserved_hosts(cluster) == ["n1"]
-
-    if is_lost_first:
-        cluster.lose_node("n1:45454")
-        cluster.expire(grown)
-    else:
-        cluster.expire(grown)
-        cluster.lose_node("n1:45454")
-
-    assert traces(cluster) == {}
-    assert cluster.info("root").used == Resource(0, 0)
-    cluster.check()
-
-
-def test_expiry_amid_an_update_leaves_the_reservation_of_the_node_as_it_was() -> None:
-    cluster = live_cluster()
-    grown = fill(cluster, "n1", 5000)
-    attempt = cluster.attempt_in("a")
-    assert cluster.resize(grown, mb(6000))
-    cluster.ask(attempt, cluster.request(mb(11_000), host="n1", relax_locality=False))
-    beat(cluster, "n1")
-
-    cluster.expire(grown)
-    beat(cluster, "n1")
-
-    assert cluster.where(cluster.pull(attempt)) == ["n1"]
-    assert (traces(cluster), cluster.info("root").used) == ({}, Resource(16_000, 2))
-    cluster.check()
+@pytest.mark.parametrize(("config", "queues", "script"), ON_HEARTBEATS.values(), ids=ON_HEARTBEATS)
+def test_heartbeat_of_queues(config: dict[str, Any], queues: tuple[dict[str, Any], ...], script: str) -> None:
+    play(ReservationStage(QueueCluster(*queues, on_heartbeat=True, **config)), script)
 
 
 # -- replays and live clusters decide alike ---------------------------------------------------------------------------
@@ -298,7 +248,7 @@ class RandomCluster:
 @pytest.mark.long
 def test_live_cluster_places_what_a_replay_places() -> None:
     """Clusters without further limits: the same asks get the same nodes, and the same ones wait."""
-    for seed in range(tries(60)):
+    for seed in range(tries(25)):
         replay = RandomCluster(seed, is_live=False, has_limits=False)
         live = RandomCluster(seed, is_live=True, has_limits=False)
 
@@ -314,7 +264,7 @@ def test_live_cluster_places_what_a_replay_places() -> None:
 @pytest.mark.long
 def test_live_cluster_serves_in_the_end_what_a_replay_serves() -> None:
     """Clusters with limits, whose containers end one by one: no ask waits that a node could take."""
-    for seed in range(tries(60)):
+    for seed in range(tries(25)):
         served: list[set[int]] = []
         for is_live in (False, True):
             course = RandomCluster(seed, is_live=is_live, has_limits=True)
