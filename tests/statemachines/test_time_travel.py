@@ -19,7 +19,6 @@ from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import Replay, ResourceManager, RMNodeEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.machines.entity import Entity
-from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import read_workload
 from statemachines.time_travel import END, KEPT_REMARKS, EntityState, Moment, Remark, RemarkKind, TimeTravel, states_at
 
@@ -561,7 +560,7 @@ def test_node_that_registers_again_is_a_new_machine_in_daemon_and_replay(tmp_pat
 
     def plan() -> None:
         at = manager.context.timers.register_timer
-        at(2000, lambda _: manager.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, node_id("n1"))))
+        at(2000, lambda _: manager.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, "n1:45454")))
         at(3000, lambda _: manager.tracker.register_node(spec))
         at(4000, lambda _: manager.tracker.register_node(replace(spec, http_port=8043)))
 

@@ -43,11 +43,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def at(states: list[tuple[str, ...]], *times: int) -> list[tuple[str, int]]:
-    """Each group of states with its time."""
-    return [(state, time) for group, time in zip(states, times, strict=True) for state in group]
-
-
 def test_the_journal_s_folder_has_the_configuration_of_the_run(path: Path) -> None:
     run(workload(node()), path, max_attempts=7)
 
@@ -58,27 +53,93 @@ def test_the_journal_s_folder_has_the_configuration_of_the_run(path: Path) -> No
     assert read == config(max_attempts=7)
 
 
-# -- the life of one application --------------------------------------------------------------------------------------
+# -- the lives of applications ----------------------------------------------------------------------------------------
+
+LAUNCHING = "SUBMITTED@50 SCHEDULED@50 ALLOCATED_SAVING@50 ALLOCATED@50 LAUNCHED@50"
+ENDING = "FINAL_SAVING@6050 FINISHING@6050 FINISHED@6050"
+LIVES: dict[str, tuple[list[Any], dict[str, str]]] = {  # what each entity comes to last, and when
+    "an application succeeds": (
+        [app(submit_ms=50, tasks=(task(5000),))],
+        {
+            "RMApp": f"NEW_SAVING@50 SUBMITTED@50 ACCEPTED@50 RUNNING@1050 {ENDING}",
+            "RMAppAttempt": f"{LAUNCHING} RUNNING@1050 {ENDING}",
+            "RMContainer 01_000001": "ALLOCATED@50 ACQUIRED@50 RUNNING@50 COMPLETED@6050",
+            "RMContainer 01_000002": "ALLOCATED@1050 ACQUIRED@1050 RUNNING@1050 COMPLETED@6050",
+            "RMNode": "RUNNING@0",
+        },
+    ),
+    "a master runs on after its last container": (
+        [app(tasks=(task(100), task(300)), am_duration_ms=70)], {"RMApp": "FINISHED@1370"},
+    ),
+    **{
+        f"an application that fails is tried as often as allowed: {most}": (
+            [app(tasks=(task(500),), outcome=Outcome.FAILED, max_attempts=most)],
+            {f"RMAppAttempt {n}": f"FAILED@{1500 * n}" for n in range(1, most + 1)}
+            | {f"RMAppAttempt {most + 1}": "", "RMApp": f"FAILED@{1500 * most}"},
+        )
+        for most in (1, 2, 3)
+    },
+    "an application is killed while it waits": (
+        [app(am=10, am_duration_ms=9000), app(submit_ms=10, am=10, kill_ms=500)],
+        {
+            "RMApp 0002": "KILLING@500 FINAL_SAVING@500 KILLED@500",
+            "RMAppAttempt 0002_000001": "SUBMITTED@10 SCHEDULED@10 FINAL_SAVING@500 KILLED@500",
+            "RMContainer 0002_01_000001": "",
+        },
+    ),
+    "an application is killed while its master is launched": (
+        [app(kill_ms=999)],
+        {
+            "RMApp": "ACCEPTED@0 KILLING@999 FINAL_SAVING@999 KILLED@999",
+            "RMAppAttempt": "LAUNCHED@0 FINAL_SAVING@999 KILLED@999",
+            "RMContainer": "KILLED@999",
+        },
+    ),
+    "an application is killed while it runs, and its room goes to the next": (
+        [app(tasks=(task(9000, memory_mb=4), task(9000, memory_mb=5)), kill_ms=3000), app(submit_ms=5, am=10)],
+        {f"RMContainer 0001_01_00000{number}": "KILLED@3000" for number in (1, 2, 3)}
+        | {
+            "RMApp 0001": "KILLED@3000",
+            "RMContainer 0002_01_000001": "ALLOCATED@3000 ACQUIRED@3000 RUNNING@3000 COMPLETED@4000",
+            "RMApp 0002": "FINISHED@4000",
+        },
+    ),
+    "a kill comes just before the master unregisters": (
+        [app(am_duration_ms=500, kill_ms=1499)], {"RMApp": "KILLED@1499"},
+    ),
+    "a kill that comes when the master unregisters is too late": (
+        [app(am_duration_ms=500, kill_ms=1500)], {"RMApp": "FINISHED@1500"},
+    ),
+    "a kill that comes after the end is too late": (
+        [app(am_duration_ms=500, kill_ms=1501)], {"RMApp": "FINISHED@1500"},
+    ),
+    "a kill that comes with the end of the last container is not too late": (
+        [app(tasks=(task(500),), kill_ms=1500)], {"RMApp": "KILLED@1500"},
+    ),
+    "a kill that comes with the submission kills at once": ([app(submit_ms=30, kill_ms=30)], {"RMApp": "KILLED@30"}),
+    "a kill that comes before the submission kills at once": ([app(submit_ms=30, kill_ms=0)], {"RMApp": "KILLED@30"}),
+    "a master without an end runs until it is killed": (
+        [app(am_duration_ms=None, kill_ms=123_456)], {"RMApp": "KILLED@123456"},
+    ),
+    "applications wait for room and get it in the order of submission": (
+        [app(submit_ms=number, am=10, am_duration_ms=200) for number in range(3)],
+        {
+            f"RMContainer 000{n}_01_000001": f"ALLOCATED@{t} ACQUIRED@{t} RUNNING@{t} COMPLETED@{t + 1200}"
+            for n, t in ((1, 0), (2, 1200), (3, 2400))
+        }
+        | {f"RMApp 000{n}": f"FINISHED@{1200 * n}" for n in (1, 2, 3)},
+    ),
+}  # fmt: skip
 
 
-def test_application_succeeds(path: Path) -> None:
-    journal = replayed(workload(node(), app(submit_ms=50, tasks=(task(5000),))), path)
+@pytest.mark.parametrize(("apps", "seen"), LIVES.values(), ids=LIVES)
+def test_life(path: Path, apps: list[Any], seen: dict[str, str]) -> None:
+    journal = replayed(workload(node(), *apps), path, max_attempts=3)
 
-    registered, ended = 50 + REGISTERED, 50 + REGISTERED + 5000
-    began, end = ("NEW_SAVING", "SUBMITTED", "ACCEPTED"), ("FINAL_SAVING", "FINISHING", "FINISHED")
-    assert journal.states("RMApp") == at([began, ("RUNNING",), end], 50, registered, ended)
-    launching = ("SUBMITTED", "SCHEDULED", "ALLOCATED_SAVING", "ALLOCATED", "LAUNCHED")
-    assert journal.states("RMAppAttempt") == at([launching, ("RUNNING",), end], 50, registered, ended)
-    lives = [("ALLOCATED", "ACQUIRED", "RUNNING"), ("COMPLETED",)]
-    assert journal.states("RMContainer", "01_000001") == at(lives, 50, ended)
-    assert journal.states("RMContainer", "01_000002") == at(lives, registered, ended)
-    assert journal.states("RMNode") == [("RUNNING", 0)]
-
-
-def test_master_runs_on_after_its_last_container(path: Path) -> None:
-    journal = replayed(workload(node(), app(tasks=(task(100), task(300)), am_duration_ms=70)), path)
-
-    assert journal.states("RMApp")[-1] == ("FINISHED", REGISTERED + 300 + 70)
+    for entity, expected in seen.items():
+        machine, _, suffix = entity.partition(" ")
+        states = [f"{state}@{time}" for state, time in journal.states(machine, suffix)]
+        assert states[-len(expected.split()) :] == expected.split() if expected else states == [], entity
 
 
 def test_container_is_asked_for_when_its_time_has_come_and_the_master_has_registered(path: Path) -> None:
@@ -90,85 +151,6 @@ def test_container_is_asked_for_when_its_time_has_come_and_the_master_has_regist
     assert starts == [100, 100 + REGISTERED, 2000, 4000]
 
 
-@pytest.mark.parametrize("max_attempts", [1, 2, 3])
-def test_application_that_fails_is_tried_again_as_often_as_allowed(path: Path, max_attempts: int) -> None:
-    failing = app(tasks=(task(500),), outcome=Outcome.FAILED, max_attempts=max_attempts)
-
-    journal = replayed(workload(node(), failing), path, max_attempts=3)
-
-    life_ms = REGISTERED + 500
-    ends = [time for state, time in journal.states("RMAppAttempt") if state == "FAILED"]
-    assert ends == [life_ms * (number + 1) for number in range(max_attempts)]
-    assert journal.states("RMApp")[-1] == ("FAILED", life_ms * max_attempts)
-    assert len(journal.final("RMAppAttempt")) == max_attempts
-
-
-# -- kills ------------------------------------------------------------------------------------------------------------
-
-
-def test_application_is_killed_while_it_waits(path: Path) -> None:
-    work = workload(node(), app(am=10, am_duration_ms=9000), app(submit_ms=10, am=10, kill_ms=500))
-
-    journal = replayed(work, path)
-
-    assert journal.states("RMApp", "0002")[-3:] == [("KILLING", 500), ("FINAL_SAVING", 500), ("KILLED", 500)]
-    assert journal.states("RMAppAttempt", "0002_000001") == [
-        *[("SUBMITTED", 10), ("SCHEDULED", 10)],
-        *[("FINAL_SAVING", 500), ("KILLED", 500)],
-    ]
-    assert set(journal.final("RMContainer")) == {"container_0_0001_01_000001"}
-
-
-def test_application_is_killed_while_its_master_is_launched(path: Path) -> None:
-    journal = replayed(workload(node(), app(kill_ms=REGISTERED - 1)), path)
-
-    killed = REGISTERED - 1
-    assert journal.states("RMApp")[2:] == [
-        *[("ACCEPTED", 0), ("KILLING", killed), ("FINAL_SAVING", killed), ("KILLED", killed)]
-    ]
-    assert journal.states("RMAppAttempt")[-3:] == [("LAUNCHED", 0), ("FINAL_SAVING", killed), ("KILLED", killed)]
-    assert journal.states("RMContainer")[-1] == ("KILLED", killed)
-
-
-def test_application_is_killed_while_it_runs_and_its_room_goes_to_the_next(path: Path) -> None:
-    tasks = (task(9000, memory_mb=4), task(9000, memory_mb=5))
-    work = workload(node(), app(tasks=tasks, kill_ms=3000), app(submit_ms=5, am=10))
-
-    journal = replayed(work, path)
-
-    containers = journal.final("RMContainer")
-    assert {state for entity, state in containers.items() if "_0001_" in entity} == {("KILLED", 3000)}
-    assert journal.states("RMApp", "0001")[-1] == ("KILLED", 3000)
-    assert journal.states("RMContainer", "0002_01_000001")[0] == ("ALLOCATED", 3000)
-    assert journal.states("RMApp", "0002")[-1] == ("FINISHED", 3000 + REGISTERED)
-
-
-@pytest.mark.parametrize(("kill_ms", "state"), [(1499, "KILLED"), (1500, "FINISHED"), (1501, "FINISHED")])
-def test_kill_that_comes_when_the_master_unregisters_or_later_is_too_late(path: Path, kill_ms: int, state: str) -> None:
-    journal = replayed(workload(node(), app(am_duration_ms=500, kill_ms=kill_ms)), path)
-
-    assert journal.states("RMApp")[-1] == (state, min(kill_ms, REGISTERED + 500))
-
-
-def test_kill_that_comes_with_the_end_of_the_last_container_is_not_too_late(path: Path) -> None:
-    journal = replayed(workload(node(), app(tasks=(task(500),), kill_ms=REGISTERED + 500)), path)
-
-    assert journal.states("RMApp")[-1] == ("KILLED", REGISTERED + 500)
-
-
-@pytest.mark.parametrize("kill_ms", [0, 30])
-def test_kill_that_comes_with_the_submission_or_before_it_kills_at_once(path: Path, kill_ms: int) -> None:
-    journal = replayed(workload(node(), app(submit_ms=30, kill_ms=kill_ms)), path)
-
-    assert journal.states("RMApp")[-1] == ("KILLED", 30)
-
-
-def test_master_without_an_end_runs_until_it_is_killed(path: Path) -> None:
-    journal = replayed(workload(node(), app(am_duration_ms=None, kill_ms=123_456)), path)
-
-    assert journal.states("RMApp")[-1] == ("KILLED", 123_456)
-
-
 @pytest.mark.parametrize("life", [{"tasks": (task(9000),)}, {"am_duration_ms": 9000}, {"tasks": (task(9, 1, 9000),)}])
 def test_nothing_happens_after_a_kill(life: dict[str, Any]) -> None:
     replay = run(workload(node(), app(kill_ms=2000, **life)))
@@ -177,17 +159,6 @@ def test_nothing_happens_after_a_kill(life: dict[str, Any]) -> None:
 
 
 # -- room -------------------------------------------------------------------------------------------------------------
-
-
-def test_applications_wait_for_room_and_get_it_in_the_order_of_submission(path: Path) -> None:
-    work = workload(node(), *[app(submit_ms=number, am=10, am_duration_ms=200) for number in range(3)])
-
-    journal = replayed(work, path)
-
-    turns = [journal.states("RMContainer", f"000{number}_01_000001")[0][1] for number in (1, 2, 3)]
-    ends = [journal.states("RMApp", f"000{number}")[-1] for number in (1, 2, 3)]
-    assert turns == [0, 1200, 2400]
-    assert ends == [("FINISHED", 1200), ("FINISHED", 2400), ("FINISHED", 3600)]
 
 
 def test_containers_of_one_application_wait_for_each_other(path: Path) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from dispatcher.journal.format.event_codec import encode_payload
-from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Resource, RMContainer, RMContainerEventType
+from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Resource, RMContainer
 from statemachines.resourcemanager.events.records import EXIT_ABORTED, EXIT_PREEMPTED
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerStartEvent
+from statemachines.resourcemanager.events.rmcontainer import RMContainerStartEvent
 from statemachines.resourcemanager.machines.entity import EntityEventHandler
-from statemachines.resourcemanager.records.resource import named
 
 from ....kit.scenarios import play
 from ..builders import NODE, TASK, Case, Workshop, case_id, declared, event_for, send, targets
@@ -214,7 +213,7 @@ def test_event_for_an_ended_container_is_dropped(workshop: Workshop) -> None:
     assert (container.state.name, workshop.posted.news()) == ("COMPLETED", list(ENDED))
 
 
-@pytest.mark.parametrize("larger", [Resource(1024, 1000, gpus=1), Resource(1024, 1000, others=named({"fpga": 1}))])
+@pytest.mark.parametrize("larger", [Resource(1024, 1000, gpus=1), Resource(1024, 1000, others=(("fpga", 1),))])
 def test_more_of_any_type_is_an_increase(larger: Resource) -> None:
     stage = ContainerStage()
     stage.play("container", "RUNNING")
@@ -244,7 +243,7 @@ def test_payload_describes_the_container_for_the_journal(workshop: Workshop) -> 
 def test_text_of_the_payload_is_the_payload_as_json(workshop: Workshop) -> None:
     plain, odd = workshop.container(), workshop.container()
     odd.request = odd.request._replace(
-        resource=Resource(1, 2, gpus=2, gpu_milli=460, others=named({"fpga": 1})), kind='"größe"\n\udcff'
+        resource=Resource(1, 2, gpus=2, gpu_milli=460, others=(("fpga", 1),)), kind='"größe"\n\udcff'
     )
     odd.gpu_devices = (0, 3)
 
@@ -258,7 +257,7 @@ def test_event_without_a_row_changes_nothing(workshop: Workshop) -> None:
     """YARN's scheduler sends CHANGE_RESOURCE, for which RMContainer has no row in any state."""
     container = workshop.container("RUNNING")
 
-    container.handle(RMContainerEvent(RMContainerEventType.CHANGE_RESOURCE, TASK))
+    container.handle(event_for(container, "CHANGE_RESOURCE"))
 
     assert (container.state.name, workshop.posted.events) == ("RUNNING", [])
     assert container.request == ContainerRequest(BOOKED, kind="map")
