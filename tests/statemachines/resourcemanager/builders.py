@@ -25,10 +25,8 @@ from statemachines.resourcemanager import (
     RMNode,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.context import FACTORIES, RMContext
-from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent, RMAppRecoverEvent
+from statemachines.resourcemanager.events.rmapp import RMAppFailedAttemptEvent, RMAppRecoverEvent
 from statemachines.resourcemanager.events.rmappattempt import (
-    RMAppAttemptEvent,
     RMAppAttemptRecoverEvent,
     RMAppAttemptRegistrationEvent,
     RMAppAttemptStatusUpdateEvent,
@@ -36,26 +34,32 @@ from statemachines.resourcemanager.events.rmappattempt import (
     RMAppStartAttemptEvent,
 )
 from statemachines.resourcemanager.events.rmcontainer import (
-    RMContainerEvent,
     RMContainerRecoverEvent,
     RMContainerReservedEvent,
     RMContainerResourceEvent,
 )
-from statemachines.resourcemanager.events.rmnode import (
+from statemachines.resourcemanager.machines.entity import Entity, Pending
+from statemachines.resourcemanager.records.ids import application_id
+from statemachines.simulation.workload import NodeSpec
+
+from .inner import (
+    FACTORIES,
+    ApplicationMasterService,
+    ApplicationUse,
+    HeartbeatAnswer,
+    MaximumAllocation,
+    NodeUse,
+    RecoveredApplication,
+    RMAppAttemptEvent,
+    RMAppEvent,
+    RMContainerEvent,
+    RMContext,
     RMNodeEvent,
     RMNodeReconnectEvent,
     RMNodeStartedEvent,
     RMNodeStatusEvent,
+    SchedulerEvent,
 )
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent
-from statemachines.resourcemanager.machines.entity import Entity, Pending
-from statemachines.resourcemanager.records.ids import application_id
-from statemachines.resourcemanager.records.resource import MaximumAllocation
-from statemachines.resourcemanager.records.stored_state import RecoveredApplication
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse
-from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer
-from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
-from statemachines.simulation.workload import NodeSpec
 
 ENTITY = TypeVar("ENTITY", bound=Entity)
 SPEC = NodeSpec("node1", Resource(8192, 8000))

@@ -24,32 +24,35 @@ from statemachines.resourcemanager import (
     RMContainerEventType,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.scheduler import (
-    AppAddedSchedulerEvent,
-    AppAttemptAddedSchedulerEvent,
-    AppAttemptRemovedSchedulerEvent,
-    NodeLabelsUpdateSchedulerEvent,
-    SchedulerEvent,
-    SchedulerEventType,
-)
-from statemachines.resourcemanager.events.services import (
+from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent
+from statemachines.resourcemanager.records.resource import NOTHING
+from statemachines.simulation.workload import NodeSpec
+
+from .inner import (
     AMLauncherEvent,
     AMLauncherEventType,
+    AppAddedSchedulerEvent,
+    AppAttemptAddedSchedulerEvent,
+    EntityEventHandler,
+    FifoScheduler,
+    HeartbeatAnswer,
+    NodeLabelsUpdateSchedulerEvent,
+    NodesListManager,
     NodesListManagerEventType,
+    ResourceScheduler,
+    ResourceTrackerService,
+    RMContext,
+    RMNodeEvent,
+    SchedulerEvent,
+    SchedulerEventType,
+    SchedulerNode,
+    add,
+    amounts_of,
+    application_of,
+    cluster_metrics,
+    named,
+    resource_of,
 )
-from statemachines.resourcemanager.machines.entity import EntityEventHandler
-from statemachines.resourcemanager.records.ids import application_of
-from statemachines.resourcemanager.records.resource import NOTHING, named
-from statemachines.resourcemanager.reports import cluster_metrics
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
-from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer, ResourceScheduler
-from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
-from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
-from statemachines.simulation.workload import NodeSpec
 
 
 def accepted_app(context: RMContext, app: str, submission: ApplicationSubmission) -> RMApp:

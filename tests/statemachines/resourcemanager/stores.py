@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
-from statemachines.resourcemanager.records.stored_state import (
+
+from .inner import (
     ApplicationAttemptStateData,
     ApplicationStateData,
     MasterContainerData,
+    MemoryRMStateStore,
+    RMStateStore,
+    RMStateStoreEvent,
+    RMStateStoreEventType,
+    SqliteRMStateStore,
 )
-from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStore
 
 TIMEOUT_S = 60.0
 

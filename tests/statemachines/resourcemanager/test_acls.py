@@ -16,10 +16,10 @@ from statemachines.resourcemanager import (
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.records.acls import AccessControlList, QueueACL, QueueACLs
-from statemachines.resourcemanager.reports import application_report
+from statemachines.resourcemanager.records.acls import AccessControlList, QueueACL
 
 from .builders import Workshop
+from .inner import QueueACLs, application_report
 
 ANN, BOB = Caller("ann"), Caller("bob")
 ETL = Caller("carl", frozenset({"etl"}))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager.records.ids import attempt_of, cluster_timestamp_of, is_application_id
+from statemachines.resourcemanager.records.ids import cluster_timestamp_of, is_application_id
+
+from .inner import attempt_of
 
 LONGEST = 2**63 - 1
 

@@ -19,16 +19,12 @@ from statemachines.resourcemanager import (
     RMContainerEventType,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.services import RMAppManagerEventType
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
-from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 from statemachines.simulation.workload.model import WorkloadRunner
 
 from ...kit import no_thread_is_left, until
 from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload
+from .inner import NodeManagers, RMAppManagerEventType, RMNodeEvent, SimulatedCluster, node_id
 
 N1, N2 = node_id("n1"), node_id("n2")
 

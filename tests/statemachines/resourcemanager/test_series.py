@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import pytest
 
 from statemachines.resourcemanager import ContainerRequest, Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.read.model import ReadModel
-from statemachines.resourcemanager.read.published import Publication
 from statemachines.resourcemanager.read.series import ClusterSeries
 from statemachines.simulation.workload import NodeSpec
 
 from ...kit import until
+from ...kit.holding import held
 from ..simulation.replays import TIMEOUT_S
 from .daemon.yarn_cluster import Yarn
+from .inner import Publication, ReadModel
 
 pytestmark = pytest.mark.long
 
@@ -141,19 +141,6 @@ def threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name == "series-rm-series"]
 
 
-def hang(manager: ResourceManager) -> threading.Event:
-    """Returns the event that ends it."""
-    begun, end = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        assert end.wait(TIMEOUT_S)
-
-    manager.context.execute(wait)
-    assert begun.wait(TIMEOUT_S)
-    return end
-
-
 def test_series_are_followed_from_the_start_until_the_stop() -> None:
     with real_time() as (manager, series):
         assert threads() == ["series-rm-series"]
@@ -168,20 +155,15 @@ def test_the_first_scrape_has_series_though_a_handler_hangs() -> None:
     """Nothing was published before the first scrape, so it and those after it had none."""
     with real_time() as (manager, series):
         until(lambda: series.model.number)
-        end = hang(manager)
-
-        assert scraped(series)["state_age_seconds"]
-
-        end.set()
+        with held(manager.context.execute):
+            assert scraped(series)["state_age_seconds"]
 
 
 def test_a_scrape_does_not_wait_for_a_handler_that_hangs() -> None:
     with real_time() as (manager, series):
         until(lambda: series.model.number)
-        end = hang(manager)
-
-        until(lambda: scraped(series)["state_age_seconds"][()] > 0.05)
-        end.set()
+        with held(manager.context.execute):
+            until(lambda: scraped(series)["state_age_seconds"][()] > 0.05)
         until(lambda: scraped(series)["state_age_seconds"][()] < 0.05)
 
 

@@ -18,11 +18,9 @@ from statemachines.resourcemanager import (
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.records.stored_state import encode
-from statemachines.resourcemanager.reports import application_report
-from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 
 from .builders import Workshop, send
+from .inner import ClientRMService, application_report, encode
 from .services.desk import TIMEOUT_S
 
 LAUNCH = LaunchContext(

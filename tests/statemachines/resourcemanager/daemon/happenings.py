@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from statemachines.resourcemanager import ContainerStatus, Resource, RMAppAttemptEventType, RMContainer, RMNodeEventType
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import ApplicationSpec
 
 from ..builders import EVENT_TYPES, declared, event_for
+from ..inner import RMAppAttemptEvent, SchedulerEvent, SchedulerEventType, node_id
 from ..machines.course import CAPACITY, LEAVES, SPECS, Course
 
 _ALLOWED = {machine: declared(machine) for machine in EVENT_TYPES}

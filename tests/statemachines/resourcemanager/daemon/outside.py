@@ -28,11 +28,9 @@ from statemachines.resourcemanager import (
     RMContainer,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.records import EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_SUCCESS
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
-from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
-from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec
+
+from ..inner import EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_SUCCESS, FINAL_STATES, NodeAction, NodeManagers
 
 HEARTBEAT_MS = 400
 NOT_STORED = {RMAppState.NEW, RMAppState.NEW_SAVING}

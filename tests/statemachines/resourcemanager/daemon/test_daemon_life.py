@@ -13,15 +13,19 @@ import pytest
 from dispatcher import ConfigError, ServiceState
 from dispatcher.mailbox import RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer, RMNodeEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.services import RMAppManagerEventType, RMFatalEvent, RMFatalEventType
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
-from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 
 from ....kit import in_threads, until
 from ...simulation.replays import TIMEOUT_S, app, config, node, task, workload
+from ..inner import (
+    FINAL_STATES,
+    MemoryRMStateStore,
+    RMAppManagerEventType,
+    RMFatalEvent,
+    RMFatalEventType,
+    RMNodeEvent,
+    SimulatedCluster,
+)
 from ..stores import applications_in
 
 pytestmark = pytest.mark.long

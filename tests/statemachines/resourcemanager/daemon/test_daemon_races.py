@@ -6,10 +6,9 @@ Nodes and masters are played by hand: they report when the test says so.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -24,15 +23,20 @@ from statemachines.resourcemanager import (
     RMContainer,
     RMContainerEventType,
 )
-from statemachines.resourcemanager.events.records import EXIT_SUCCESS
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
-from statemachines.simulation.cluster import SimulatedCluster
 
+from ....kit.holding import held
 from ...simulation.replays import TIMEOUT_S, config, node
+from ..inner import (
+    EXIT_SUCCESS,
+    NodeAction,
+    NodesListManagerEvent,
+    NodesListManagerEventType,
+    RMContainerEvent,
+    SchedulerEvent,
+    SchedulerEventType,
+    SimulatedCluster,
+    node_id,
+)
 
 pytestmark = pytest.mark.long
 
@@ -68,21 +72,9 @@ class HandPlayed:
         """Until the handler thread has done what it can while the scheduler's is held."""
         assert self.manager.dispatcher.await_drained(TIMEOUT_S)
 
-    @contextmanager
-    def held_scheduler(self) -> Iterator[None]:
+    def held_scheduler(self) -> AbstractContextManager[object]:
         """Its events wait; direct calls do not."""
-        is_held, go_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            is_held.set()
-            assert go_on.wait(TIMEOUT_S)
-
-        self.scheduling.mailbox_executor.execute(hold, "the test holds the scheduler")
-        assert is_held.wait(TIMEOUT_S)
-        try:
-            yield
-        finally:
-            go_on.set()
+        return held(self.scheduling.mailbox_executor.execute, "the test holds the scheduler")
 
     def beat(self, node: str, *launched: str, finished: tuple[str, ...] = (), **more: Any) -> NodeAction:
         statuses = tuple(ContainerStatus(container, EXIT_SUCCESS) for container in finished)

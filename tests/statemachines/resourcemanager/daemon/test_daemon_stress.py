@@ -29,15 +29,12 @@ from statemachines.resourcemanager import (
     RMNodeEventType,
     resource_manager,
 )
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeRefusedError, NotFoundError
-from statemachines.simulation.cluster import SimulatedCluster
+from statemachines.resourcemanager.records.errors import NotFoundError
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
 from ....kit import in_threads, until
 from ...simulation.replays import TIMEOUT_S, config
+from ..inner import FINAL_STATES, InvalidRequestError, NodeRefusedError, RMNodeEvent, SimulatedCluster, node_id
 
 pytestmark = pytest.mark.long
 

@@ -14,6 +14,7 @@ import pytest
 from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
 
 from ....kit import until
+from ....kit.holding import held
 
 pytestmark = pytest.mark.long
 
@@ -42,23 +43,15 @@ def test_a_client_s_call_that_hangs_is_stuck_and_a_drain_is_seen() -> None:
         {"name": "health-rm", "dispatcher": {"handler_warn_after_s": 0.001, "liveness_stuck_after_s": 0.001}}
     )
     manager = ResourceManager(config)
-    entered, leave = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        entered.set()
-        assert leave.wait(TIMEOUT_S)
-
     with manager:
         until(lambda: ask(manager, "/readyz") == [])
-        manager.context.execute(hang)
-        assert entered.wait(TIMEOUT_S)
-        until(lambda: ("stuck", "health-rm") in named(ask(manager, "/readyz")))
-        until(lambda: ("stuck", "health-rm") in named(ask(manager, "/livez")))
+        with held(manager.context.execute):
+            until(lambda: ("stuck", "health-rm") in named(ask(manager, "/readyz")))
+            until(lambda: ("stuck", "health-rm") in named(ask(manager, "/livez")))
 
-        stop = threading.Thread(target=manager.stop)
-        stop.start()
-        until(lambda: ("draining", "health-rm") in named(ask(manager, "/readyz")))
-        leave.set()
+            stop = threading.Thread(target=manager.stop)
+            stop.start()
+            until(lambda: ("draining", "health-rm") in named(ask(manager, "/readyz")))
         stop.join(TIMEOUT_S)
         assert not stop.is_alive()
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 from statemachines.simulation.workload import NodeSpec
 
+from ..inner import EXIT_PREEMPTED
 from .yarn_cluster import Master, Yarn, ask
 
 pytestmark = pytest.mark.long

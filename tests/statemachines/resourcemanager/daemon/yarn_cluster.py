@@ -21,16 +21,19 @@ from statemachines.resourcemanager import (
     RMContainer,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.records.ids import application_of, attempt_id
-from statemachines.resourcemanager.reports import ApplicationReport
-from statemachines.resourcemanager.services.application_master_service import AllocateResponse
-from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse
-from statemachines.resourcemanager.statestore.store import RMStateStore
-from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec
 
 from ...simulation.replays import TIMEOUT_S, config
+from ..inner import (
+    AllocateResponse,
+    ApplicationReport,
+    HeartbeatResponse,
+    RMStateStore,
+    SimulatedCluster,
+    application_of,
+    attempt_id,
+    node_id,
+)
 
 T = TypeVar("T")
 

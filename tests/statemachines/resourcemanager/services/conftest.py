@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from statemachines.resourcemanager.services.client_rm_service import ClientRMService
-
+from ..inner import ClientRMService
 from .desk import Desk, HandlerThread
 
 

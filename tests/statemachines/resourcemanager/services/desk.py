@@ -16,11 +16,10 @@ from statemachines.resourcemanager import (
     RMContainer,
     RMContainerState,
 )
-from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse
-from statemachines.resourcemanager.scheduler.wait_reasons import WaitingAsk
 
+from ....kit.holding import held
 from ..builders import FakeScheduler, Workshop
+from ..inner import NOTHING, ApplicationUse, InvalidRequestError, WaitingAsk
 
 TIMEOUT_S = 60.0
 
@@ -152,18 +151,8 @@ class HandlerThread:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nothing is done in the block; all that is handed over meanwhile is done after it."""
-        is_held, go_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            is_held.set()
-            go_on.wait(TIMEOUT_S)
-
-        self.execute(hold)
-        assert is_held.wait(TIMEOUT_S)
-        try:
+        with held(self.execute):
             yield
-        finally:
-            go_on.set()
 
     @contextmanager
     def of(self, workshop: Workshop) -> Iterator[HandlerThread]:

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from statemachines.resourcemanager import RMContainer
-from statemachines.resourcemanager.events.services import AMLauncherEvent, AMLauncherEventType
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher
 
 from ..builders import MASTER
+from ..inner import AMLauncherEvent, AMLauncherEventType
 from .desk import Desk
 
 LAUNCH, CLEANUP = AMLauncherEventType.LAUNCH, AMLauncherEventType.CLEANUP

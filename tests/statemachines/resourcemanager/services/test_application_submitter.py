@@ -17,14 +17,10 @@ from statemachines.resourcemanager import (
     Resource,
     ResourceManager,
 )
-from statemachines.resourcemanager.events.services import RMStateStoreEvent
-from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.records.resource import MaximumAllocation
-from statemachines.resourcemanager.services.client_rm_service import ClientRMService
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 
 from ...simulation.replays import config
 from ..builders import event_for
+from ..inner import ClientRMService, InvalidRequestError, MaximumAllocation, MemoryRMStateStore, RMStateStoreEvent
 from .desk import TIMEOUT_S, Desk, HandlerThread
 
 STOPPED = "submit_application: the resource manager has stopped: it may have been done"

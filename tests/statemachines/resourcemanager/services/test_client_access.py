@@ -18,14 +18,10 @@ from statemachines.resourcemanager import (
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.records.acls import QueueACLs
-from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.services.admin_service import AdminService
-from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
-from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
 from ....kit import until
 from ..builders import NODE
+from ..inner import SIGNALS, AdminService, ClientRMService, InvalidRequestError, NodesListManager, QueueACLs
 from .desk import TIMEOUT_S, Desk, HandlerThread
 
 OWNER, FRIEND, QUEUE_ADMIN = Caller("ann"), Caller("carl", frozenset({"friends"})), Caller("quinn")

@@ -19,14 +19,12 @@ from statemachines.resourcemanager import (
 from statemachines.resourcemanager.records.errors import (
     ApplicationAttemptNotFoundError,
     ContainerNotFoundError,
-    InvalidRequestError,
     QueueNotFoundError,
 )
 from statemachines.resourcemanager.reports import APPLICATION_STATES
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests
-from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 
 from ..builders import NODE, TASK, event_for
+from ..inner import SIGNALS, ApplicationUse, ClientRMService, InvalidRequestError, NodeUse, PendingRequests
 from .desk import Desk, HandlerThread
 
 ENDED = ["FINISHING", "FINISHED", "FAILED", "KILLED"]

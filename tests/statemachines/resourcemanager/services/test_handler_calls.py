@@ -18,11 +18,10 @@ from statemachines.resourcemanager import (
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.services.admin_service import AdminService
-from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread
 
+from ....kit.holding import held
+from ..inner import AdminService, ClientRMService, InvalidRequestError
 from .desk import TIMEOUT_S, Desk, HandlerThread
 
 SUBMISSION = ApplicationSubmission("wordcount", Resource(1024, 1000), "alice", "root.a")
@@ -324,12 +323,9 @@ def test_mail_that_is_left_over_when_the_mailbox_closes_fails_its_call(desk: Des
 
 def test_stop_of_a_resource_manager_whose_handler_hangs_fails_those_who_wait() -> None:
     """A caller without a timeout waited for ever: its mail never came to its turn, and nothing took it back."""
-    is_hung, go_on = threading.Event(), threading.Event()
     config = ResourceManagerConfig.model_validate({"dispatcher": {"drain_timeout_s": 0.05}})
     manager = ResourceManager(config)
-    with manager:
-        manager.context.execute(lambda: (is_hung.set(), go_on.wait(TIMEOUT_S)))
-        assert is_hung.wait(TIMEOUT_S)
+    with manager, held(manager.context.execute):
         answers: list[Future[Any]] = [
             manager.clients.get_new_application_later(),
             manager.clients.submit_application_later(SUBMISSION),
@@ -337,10 +333,7 @@ def test_stop_of_a_resource_manager_whose_handler_hangs_fails_those_who_wait() -
         ]
         with pytest.raises(TimeoutError):
             manager.clients.get_cluster_metrics(timeout=0.01)
-        try:
-            manager.stop()
-        finally:
-            go_on.set()
+        manager.stop()
 
     for answer in answers:
         with pytest.raises(RejectedExecutionError, match="stopped"):

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.machines.node_changes import NodeChange, NodeChangeLog
+
+from ..inner import NodesListManagerEventType
 
 pytestmark = pytest.mark.long
 

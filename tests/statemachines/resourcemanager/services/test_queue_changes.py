@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.records.config import QueueConfig, SchedulerConfig
-from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.records.stored_state import Origin, QueueChange
+from statemachines.resourcemanager.records.config import QueueConfig
 from statemachines.resourcemanager.services import queue_changes
 from statemachines.resourcemanager.services.queue_changes import QueueChanges
+
+from ..inner import InvalidRequestError, Origin, QueueChange, SchedulerConfig
 
 ANN = Origin(7, "ann")
 P = {"name": "p", "capacity": 40, "queues": [{"name": "c", "capacity": 30}, {"name": "d", "capacity": 70}]}

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from statemachines.resourcemanager.events.records import EXIT_SUCCESS
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
-
 from ..daemon.outside import Job, World
+from ..inner import EXIT_SUCCESS, MemoryRMStateStore
 from ..machines.lives import AM_EXPIRY_MS, Life, Lives, check_nothing_is_left
 from ..stores import Owner, app_id, app_record, attempt_id, store_app, store_attempt
 

@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppState
-from statemachines.resourcemanager.events.services import RMAppManagerEvent, RMAppManagerEventType
-from statemachines.resourcemanager.records.errors import InvalidRequestError
+from statemachines.resourcemanager.events.services import RMAppManagerEvent
 from statemachines.resourcemanager.services.rm_app_manager import (
     RMAppManager,
     move_application,
@@ -16,6 +15,7 @@ from statemachines.resourcemanager.services.rm_app_manager import (
     update_priority,
 )
 
+from ..inner import InvalidRequestError, RMAppManagerEventType
 from .desk import Desk
 
 MOVABLE = ["SUBMITTED", "ACCEPTED", "RUNNING"]

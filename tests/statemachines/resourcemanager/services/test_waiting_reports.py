@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.reports import WaitCause, WaitingAsk, WaitReason
-from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+from statemachines.resourcemanager.reports import WaitingAsk
 
+from ..inner import ClientRMService, WaitCause, WaitReason
 from .desk import Desk
 
 ASKS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,13 @@ import httpx
 
 from dispatcher import CompositeService, JournalWriter
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.statestore.store import RMStateStore
 from statemachines.resourcemanager.web import RMDoor
-from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload
 
 from ....kit import until
+from ....kit.holding import held
 from ...simulation.replays import TIMEOUT_S
+from ..inner import RMStateStore, SimulatedCluster
 
 BASE = "/ws/v1/cluster"
 NODE = NodeSpec("n1", Resource(4096, 4000))
@@ -86,18 +85,8 @@ class Front:
     @contextmanager
     def hanging(self) -> Iterator[None]:
         """The handler thread does nothing meanwhile."""
-        hangs, goes_on = threading.Event(), threading.Event()
-
-        def hang() -> None:
-            hangs.set()
-            goes_on.wait(TIMEOUT_S)
-
-        self.manager.dispatcher.mailbox_executor.execute(hang, "hang")
-        assert hangs.wait(TIMEOUT_S)
-        try:
+        with held(self.manager.dispatcher.mailbox_executor.execute, "hang"):
             yield
-        finally:
-            goes_on.set()
 
 
 def submission(app_id: str, **more: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from statemachines.resourcemanager import RMApp, reports
-from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.read.model import ReadModel
-from statemachines.resourcemanager.reports import ApplicationReport, NodeReport, cluster_metrics
+from statemachines.resourcemanager.reports import NodeReport
+
+from ..inner import ApplicationReport, ReadModel, RMContext, cluster_metrics
 
 
 def built_afresh(context: RMContext) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.routing import BaseRoute, Mount, Route
 
-from statemachines.resourcemanager.records.ids import application_of
-
+from ..inner import application_of
 from .front import NODE, NODE_ID, Front, front, until
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")

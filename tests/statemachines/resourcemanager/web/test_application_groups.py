@@ -11,20 +11,17 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
+from statemachines.resourcemanager.read.failures import MINUTES, MOST, Failures
+from statemachines.resourcemanager.read.wait_groups import AT_ONCE, WaitGroups
+from statemachines.resourcemanager.reports import AppWait, FailureCause
 
-from statemachines.resourcemanager.read.failures import MINUTES, MOST, Failures  # noqa: E402
-from statemachines.resourcemanager.read.model import ReadModel  # noqa: E402
-from statemachines.resourcemanager.read.wait_groups import AT_ONCE, WaitGroups  # noqa: E402
-from statemachines.resourcemanager.reports import ApplicationReport, AppWait, FailureCause, WaitCause  # noqa: E402
-
-from ..daemon.yarn_cluster import Yarn  # noqa: E402
-from .front import until  # noqa: E402
-from .served import BASE, Served  # noqa: E402
+from ..daemon.yarn_cluster import Yarn
+from ..inner import ApplicationReport, ReadModel, WaitCause
+from .front import until
+from .served import BASE, Served
 
 pytestmark = pytest.mark.long
 

@@ -17,8 +17,6 @@ from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, No
 
 from .front import BASE, Front, front, until
 
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 pytestmark = pytest.mark.long
 
 KEPT = 10

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
+from dispatcher import CompositeService
+from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
+from statemachines.resourcemanager.web import RMDoor
 
-from dispatcher import CompositeService  # noqa: E402
-from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig  # noqa: E402
-from statemachines.resourcemanager.web import RMDoor  # noqa: E402
-
-from ...simulation.replays import TIMEOUT_S  # noqa: E402
+from ....kit import until
+from ....kit.holding import held
+from ...simulation.replays import TIMEOUT_S
 
 pytestmark = pytest.mark.long
 
@@ -45,9 +43,7 @@ def get(door: RMDoor, path: str, **more: object) -> httpx.Response:
 
 
 def until_active(door: RMDoor) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while get(door, "/cluster").status_code != 200:
-        assert time.monotonic() < deadline_s, "it is not active"
+    until(lambda: get(door, "/cluster").status_code == 200, "it is active")
 
 
 @pytest.mark.parametrize("path", ["/ws/v1/cluster", "/ws/v1/cluster/", "/ws/v1/cluster/info", "//ws/v1/cluster/info"])
@@ -167,17 +163,7 @@ def test_while_a_handler_hangs_answers_tell_that_the_state_grows_older(
 ) -> None:
     central, door = daemon
     until_active(door)
-    begun, end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert end.wait(TIMEOUT_S)
-
-    central.dispatcher.mailbox_executor.execute(hold, "a mail that hangs")
-    assert begun.wait(TIMEOUT_S)
-    try:
+    with held(central.dispatcher.mailbox_executor.execute, "a mail that hangs"):
         ages = [int(get(door, "/ws/v1/cluster/info").headers["x-state-age-ms"]) for _ in range(5)]
-    finally:
-        end.set()
 
     assert ages == sorted(ages), "nobody says that the state is still this one"

@@ -8,24 +8,15 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
+from statemachines.resourcemanager import FinalApplicationStatus, NMContainerStatus, Resource
+from statemachines.simulation.workload import NodeSpec
 
-from statemachines.resourcemanager import FinalApplicationStatus, NMContainerStatus, Resource  # noqa: E402
-from statemachines.resourcemanager.records.stored_state import (  # noqa: E402
-    ApplicationAttemptStateData,
-    ApplicationStateData,
-    RMState,
-    decode,
-    encode,
-)
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore  # noqa: E402
-from statemachines.simulation.workload import NodeSpec  # noqa: E402
-
-from ..daemon.yarn_cluster import Master, Yarn, ask  # noqa: E402
-from .served import BASE, Served  # noqa: E402
+from ..daemon.yarn_cluster import Master, Yarn, ask
+from ..inner import ApplicationAttemptStateData, ApplicationStateData, MemoryRMStateStore, RMState, decode, encode
+from .served import BASE, Served
 
 pytestmark = pytest.mark.long
 

@@ -15,10 +15,6 @@ from typing import NamedTuple
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 from statemachines.resourcemanager.read import waits
 from statemachines.resourcemanager.web.rest.app_waiting import PATH as WAITING
 

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 from statemachines.resourcemanager import ContainerRequest, Resource
 from statemachines.simulation.workload import NodeSpec
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 from .hadoop_fields import DOCUMENTED, KINDS, Documented, found, there
 
 pytestmark = pytest.mark.long

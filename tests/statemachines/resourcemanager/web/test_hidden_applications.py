@@ -16,16 +16,12 @@ from urllib.parse import quote
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 from dispatcher import Event
-from dispatcher.web.tokens import add_line, new_token
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.web.pages.applications import COLUMNS
 
 from ...simulation.replays import TIMEOUT_S
+from ..inner import add_line, new_token
 from .front import NODE, NODE_ID, Front, bearer, front, until
 from .routes import Known, addresses
 

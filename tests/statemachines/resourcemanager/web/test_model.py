@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,20 +20,20 @@ from statemachines.resourcemanager import (
     RMAppEventType,
     reports,
 )
-from statemachines.resourcemanager.events.rmapp import RMAppEvent
 from statemachines.resourcemanager.read import marks
 from statemachines.resourcemanager.read import publisher as module
 from statemachines.resourcemanager.read.hangs import longest_hang
-from statemachines.resourcemanager.read.model import CHOICES_KEPT, LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
-from statemachines.resourcemanager.read.published import Publication
-from statemachines.resourcemanager.read.publisher import ModelPublisher
+from statemachines.resourcemanager.read.model import CHOICES_KEPT, LONGEST_PAUSE_S, SpareTime, pause_s
 from statemachines.resourcemanager.scheduler import fifo
 
+from ....kit.holding import held
 from ..daemon.yarn_cluster import Yarn, ask, first_attempt
+from ..inner import ModelPublisher, Publication, ReadModel, RMAppEvent
 from .reference import built_afresh, shown
 
 pytestmark = pytest.mark.long
 
+Look = Callable[[Yarn, ReadModel], Awaitable[None]]
 TIMEOUT_S = 60.0
 NEVER_MS = 60_000
 
@@ -50,21 +50,27 @@ async def following(manager: ResourceManager, refresh_ms: int = NEVER_MS) -> Asy
         await model.close()
 
 
-@contextmanager
-def held_up(manager: ResourceManager, which: int = 0) -> Iterator[None]:
+def with_model(refresh_ms: int = NEVER_MS, **settings: Any) -> Callable[[Look], Callable[[], None]]:
+    """A test that is a coroutine, of a cluster of one node and a model that follows it."""
+
+    def decorate(look: Look) -> Callable[[], None]:
+        async def run(yarn: Yarn) -> None:
+            async with following(yarn.manager, refresh_ms) as model, asyncio.timeout(TIMEOUT_S):
+                await look(yarn, model)
+
+        def test() -> None:
+            with Yarn("node1", **settings) as yarn:
+                asyncio.run(run(yarn))
+
+        test.__name__, test.__doc__ = look.__name__, look.__doc__
+        return test
+
+    return decorate
+
+
+def held_up(manager: ResourceManager, which: int = 0) -> AbstractContextManager[object]:
     """The handler thread of one of its dispatchers is busy with one mail."""
-    begun, end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert end.wait(TIMEOUT_S)
-
-    manager.dispatchers[which].mailbox_executor.execute(hold, "a mail that hangs")
-    assert begun.wait(TIMEOUT_S)
-    try:
-        yield
-    finally:
-        end.set()
+    return held(manager.dispatchers[which].mailbox_executor.execute, "a mail that hangs")
 
 
 def publish(publisher: ModelPublisher) -> tuple[Publication, int]:
@@ -78,98 +84,75 @@ def publish(publisher: ModelPublisher) -> tuple[Publication, int]:
 # -- freshness ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_done_before_published_is_in_the_model() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            number = model.number
-            app_id = await asyncio.to_thread(yarn.submit)
+@with_model()
+async def test_what_was_done_before_published_is_in_the_model(yarn: Yarn, model: ReadModel) -> None:
+    number = model.number
+    app_id = await asyncio.to_thread(yarn.submit)
 
-            await model.published(TIMEOUT_S)
+    await model.published(TIMEOUT_S)
 
-            assert model.apps[app_id].state == "ACCEPTED"
-            assert model.number == number + 1
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn))
+    assert model.apps[app_id].state == "ACCEPTED"
+    assert model.number == number + 1
 
 
-def test_a_change_is_published_by_itself() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager, refresh_ms=1) as model, asyncio.timeout(TIMEOUT_S):
-            app_id = await asyncio.to_thread(yarn.submit)
+@with_model(refresh_ms=1)
+async def test_a_change_is_published_by_itself(yarn: Yarn, model: ReadModel) -> None:
+    app_id = await asyncio.to_thread(yarn.submit)
 
-            def is_published() -> bool:
-                app = model.apps.get(app_id)
-                # Its container may come with a later publication than its state.
-                return app is not None and app.state == "ACCEPTED" and model.nodes["node1:45454"].containers == 1
+    def is_published() -> bool:
+        app = model.apps.get(app_id)
+        # Its container may come with a later publication than its state.
+        return app is not None and app.state == "ACCEPTED" and model.nodes["node1:45454"].containers == 1
 
-            while not is_published():
-                await model.changed(model.number)
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn))
+    while not is_published():
+        await model.changed(model.number)
 
 
-def test_several_that_wait_for_a_publication_share_it() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            await asyncio.to_thread(yarn.submit)
-            number = model.number
-            await asyncio.gather(*[model.published(TIMEOUT_S) for _ in range(50)])
-            assert model.number == number + 1
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn))
+@with_model()
+async def test_several_that_wait_for_a_publication_share_it(yarn: Yarn, model: ReadModel) -> None:
+    await asyncio.to_thread(yarn.submit)
+    number = model.number
+    await asyncio.gather(*[model.published(TIMEOUT_S) for _ in range(50)])
+    assert model.number == number + 1
 
 
-def test_without_a_change_there_is_no_news_and_the_state_is_young() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            before = model.number, model.apps, model.nodes, model.queues
-            await model.published(TIMEOUT_S)
-            assert (model.number, model.apps, model.nodes, model.queues) == before
-            assert model.age_ms() < TIMEOUT_S * 1000
-
-    with Yarn("node1") as yarn:
-        yarn.submit()
-        asyncio.run(look(yarn))
+@with_model()
+async def test_without_a_change_there_is_no_news_and_the_state_is_young(yarn: Yarn, model: ReadModel) -> None:
+    await asyncio.to_thread(yarn.submit)
+    await model.published(TIMEOUT_S)
+    before = model.number, model.apps, model.nodes, model.queues
+    await model.published(TIMEOUT_S)
+    assert (model.number, model.apps, model.nodes, model.queues) == before
+    assert model.age_ms() < TIMEOUT_S * 1000
 
 
-def test_a_heartbeat_is_no_news_but_its_time_is_known() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            number, then = model.number, model.heartbeat_ms("node1:45454")
-            assert then is not None
-            await asyncio.to_thread(yarn.advance, 5_000)
-            await asyncio.to_thread(yarn.heartbeat, "node1")
+@with_model()
+async def test_a_heartbeat_is_no_news_but_its_time_is_known(yarn: Yarn, model: ReadModel) -> None:
+    number, then = model.number, model.heartbeat_ms("node1:45454")
+    assert then is not None
+    await asyncio.to_thread(yarn.advance, 5_000)
+    await asyncio.to_thread(yarn.heartbeat, "node1")
 
-            await model.published(TIMEOUT_S)
+    await model.published(TIMEOUT_S)
 
-            assert model.heartbeat_ms("node1:45454") == then + 5_000
-            assert model.number == number
-            assert model.heartbeat_ms("node2:45454") is None
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn))
+    assert model.heartbeat_ms("node1:45454") == then + 5_000
+    assert model.number == number
+    assert model.heartbeat_ms("node2:45454") is None
 
 
-def test_the_references_that_a_reader_has_taken_are_never_changed() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            app_id = await asyncio.to_thread(yarn.submit)
-            await model.published(TIMEOUT_S)
-            apps, containers = model.apps, model.containers
-            master = await asyncio.to_thread(yarn.run, app_id)
-            await asyncio.to_thread(master.get_running, ask())
-            await model.published(TIMEOUT_S)
+@with_model()
+async def test_the_references_that_a_reader_has_taken_are_never_changed(yarn: Yarn, model: ReadModel) -> None:
+    app_id = await asyncio.to_thread(yarn.submit)
+    await model.published(TIMEOUT_S)
+    apps, containers = model.apps, model.containers
+    master = await asyncio.to_thread(yarn.run, app_id)
+    await asyncio.to_thread(master.get_running, ask())
+    await model.published(TIMEOUT_S)
 
-            assert apps[app_id].state == "ACCEPTED"
-            assert len(containers[first_attempt(app_id)]) == 1
-            assert model.apps[app_id].state == "RUNNING"
-            assert len(model.containers[first_attempt(app_id)]) == 2
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn))
+    assert apps[app_id].state == "ACCEPTED"
+    assert len(containers[first_attempt(app_id)]) == 1
+    assert model.apps[app_id].state == "RUNNING"
+    assert len(model.containers[first_attempt(app_id)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -198,65 +181,57 @@ def test_publications_take_spare_time_and_little_of_a_busy_handler_thread() -> N
 # -- applications by state ---------------------------------------------------------------------------------------------
 
 
-def test_applications_in_some_states_are_those_of_the_last_publication_in_the_order_of_their_start() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            ids = [await asyncio.to_thread(yarn.submit) for _ in range(4)]
-            await asyncio.to_thread(yarn.kill, ids[1])
-            await model.published(TIMEOUT_S)
-            waiting = model.apps_in(frozenset({"ACCEPTED"}))
-            await asyncio.to_thread(yarn.kill, ids[2])
-            await model.published(TIMEOUT_S)
+@with_model()
+async def test_applications_in_some_states_are_those_of_the_last_publication_in_the_order_of_their_start(
+    yarn: Yarn, model: ReadModel
+) -> None:
+    ids = [await asyncio.to_thread(yarn.submit) for _ in range(4)]
+    await asyncio.to_thread(yarn.kill, ids[1])
+    await model.published(TIMEOUT_S)
+    waiting = model.apps_in(frozenset({"ACCEPTED"}))
+    await asyncio.to_thread(yarn.kill, ids[2])
+    await model.published(TIMEOUT_S)
 
-            found = [
-                [each.application_id for each in model.apps_in(states)]
-                for states in (frozenset({"ACCEPTED"}), frozenset({"KILLED"}), frozenset({"ACCEPTED", "KILLED"}), None)
-            ]
+    found = [
+        [each.application_id for each in model.apps_in(states)]
+        for states in (frozenset({"ACCEPTED"}), frozenset({"KILLED"}), frozenset({"ACCEPTED", "KILLED"}), None)
+    ]
 
-            assert found == [[ids[0], ids[3]], [ids[1], ids[2]], ids, ids]
-            assert [each.application_id for each in waiting] == [ids[0], ids[2], ids[3]], "what was read is not changed"
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn))
+    assert found == [[ids[0], ids[3]], [ids[1], ids[2]], ids, ids]
+    assert [each.application_id for each in waiting] == [ids[0], ids[2], ids[3]], "what was read is not changed"
 
 
-def test_applications_in_some_states_are_looked_for_once_for_each_publication() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            await asyncio.to_thread(yarn.submit)
-            await model.published(TIMEOUT_S)
-            running = frozenset({"RUNNING"})
+@with_model()
+async def test_applications_in_some_states_are_looked_for_once_for_each_publication(
+    yarn: Yarn, model: ReadModel
+) -> None:
+    await asyncio.to_thread(yarn.submit)
+    await model.published(TIMEOUT_S)
+    running = frozenset({"RUNNING"})
 
-            first = model.apps_in(running)
+    first = model.apps_in(running)
 
-            assert model.apps_in(frozenset({"RUNNING"})) is first
-            for number in range(CHOICES_KEPT):
-                model.apps_in(frozenset({f"STATE{number}"}))
-            assert model.apps_in(running) is not first, "as many sets of states as clients ask for were kept"
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn))
+    assert model.apps_in(frozenset({"RUNNING"})) is first
+    for number in range(CHOICES_KEPT):
+        model.apps_in(frozenset({f"STATE{number}"}))
+    assert model.apps_in(running) is not first, "as many sets of states as clients ask for were kept"
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-def test_forgotten_applications_leave_the_model() -> None:
-    async def look(yarn: Yarn) -> None:
-        async with following(yarn.manager) as model:
-            ids = [await asyncio.to_thread(yarn.submit) for _ in range(3)]
-            await model.published(TIMEOUT_S)
-            assert list(model.apps) == ids
-            for app_id in ids:
-                await asyncio.to_thread(yarn.kill, app_id)
+@with_model(max_completed_applications=1)
+async def test_forgotten_applications_leave_the_model(yarn: Yarn, model: ReadModel) -> None:
+    ids = [await asyncio.to_thread(yarn.submit) for _ in range(3)]
+    await model.published(TIMEOUT_S)
+    assert list(model.apps) == ids
+    for app_id in ids:
+        await asyncio.to_thread(yarn.kill, app_id)
 
-            await model.published(TIMEOUT_S)
+    await model.published(TIMEOUT_S)
 
-            assert list(model.apps) == list(model.attempts) == ids[-1:]
-            assert model.containers == {}
-
-    with Yarn("node1", max_completed_applications=1) as yarn:
-        asyncio.run(look(yarn))
+    assert list(model.apps) == list(model.attempts) == ids[-1:]
+    assert model.containers == {}
 
 
 def test_a_publication_is_made_in_mails_and_is_of_the_moment_of_the_last_one() -> None:
@@ -433,35 +408,31 @@ def test_after_the_close_nothing_is_collected() -> None:
 # -- while the handler thread hangs ------------------------------------------------------------------------------------
 
 
-def test_while_the_handler_thread_hangs_the_model_stays_and_says_how_old_it_is() -> None:
-    async def look(yarn: Yarn, app_id: str) -> None:
-        async with following(yarn.manager, refresh_ms=1) as model:
-            with held_up(yarn.manager):
-                with pytest.raises(TimeoutError):
-                    await model.published(0.05)
-                assert model.apps[app_id].state == "ACCEPTED"
-                assert model.age_ms() >= 50
-                found = longest_hang([each.view for each in yarn.manager.dispatchers], 0.0)
-            await model.published(TIMEOUT_S)
-            assert found is not None
-            assert (found.dispatcher, found.kind, found.what) == (yarn.manager.name, "mail", "a mail that hangs")
-            assert model.hang() is None
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn, yarn.submit()))
+@with_model(refresh_ms=1)
+async def test_while_the_handler_thread_hangs_the_model_stays_and_tells_its_age(yarn: Yarn, model: ReadModel) -> None:
+    app_id = await asyncio.to_thread(yarn.submit)
+    await model.published(TIMEOUT_S)
+    with held_up(yarn.manager):
+        with pytest.raises(TimeoutError):
+            await model.published(0.05)
+        assert model.apps[app_id].state == "ACCEPTED"
+        assert model.age_ms() >= 50
+        found = longest_hang([each.view for each in yarn.manager.dispatchers], 0.0)
+    await model.published(TIMEOUT_S)
+    assert found is not None
+    assert (found.dispatcher, found.kind, found.what) == (yarn.manager.name, "mail", "a mail that hangs")
+    assert model.hang() is None
 
 
-def test_when_the_resource_manager_has_stopped_the_model_stays() -> None:
-    async def look(yarn: Yarn, app_id: str) -> None:
-        async with following(yarn.manager, refresh_ms=1) as model:
-            await asyncio.to_thread(yarn.manager.stop)
-            with pytest.raises((TimeoutError, DispatcherError)):
-                await model.published(0.05)
-            assert app_id in model.apps
-            assert (model.info.state, model.is_active()) == ("STOPPED", False)
-
-    with Yarn("node1") as yarn:
-        asyncio.run(look(yarn, yarn.submit()))
+@with_model(refresh_ms=1)
+async def test_when_the_resource_manager_has_stopped_the_model_stays(yarn: Yarn, model: ReadModel) -> None:
+    app_id = await asyncio.to_thread(yarn.submit)
+    await model.published(TIMEOUT_S)
+    await asyncio.to_thread(yarn.manager.stop)
+    with pytest.raises((TimeoutError, DispatcherError)):
+        await model.published(0.05)
+    assert app_id in model.apps
+    assert (model.info.state, model.is_active()) == ("STOPPED", False)
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------

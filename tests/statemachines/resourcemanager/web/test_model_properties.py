@@ -11,15 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.read.model import ReadModel
-from statemachines.resourcemanager.read.published import Publication
-from statemachines.resourcemanager.read.publisher import ModelPublisher
-from statemachines.resourcemanager.records.ids import application_of
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec
 
 from ....kit import tries
 from ..daemon.happenings import Submit, ToApplication, ToNode
 from ..daemon.test_cluster_properties import APPLICATIONS, FOR_APPLICATIONS, FOR_NODES
+from ..inner import ModelPublisher, Publication, ReadModel, application_of
 from ..machines.course import HOSTS, SCHEDULERS, Course, Step
 from .reference import built_afresh, shown
 

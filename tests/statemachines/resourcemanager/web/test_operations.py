@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from statemachines.resourcemanager import ContainerStatus, Resource, RMContainer
-from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 from statemachines.resourcemanager.read.operations import Done, Operation, Operations
 
 from ..builders import Workshop
+from ..inner import EXIT_PREEMPTED
 
 SIZE = Resource(1024, 1000)  # of the workshop's containers
 NOTHING_DONE = Done()

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
-from dispatcher.web.tokens import add_line, new_token
-
+from ..inner import add_line, new_token
 from .front import NODE, NODE_ID, Front, bearer, front, submission, until
 
 pytestmark = pytest.mark.long

@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 from statemachines.resourcemanager import ContainerRequest, Resource, RMNodeEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
+from ..inner import RMNodeEvent
 from .front import front
 from .served import BASE, Served
 

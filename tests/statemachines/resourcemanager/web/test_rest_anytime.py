@@ -6,9 +6,6 @@ import threading
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource
 
 from ...simulation.replays import TIMEOUT_S, app, config, node, task, workload

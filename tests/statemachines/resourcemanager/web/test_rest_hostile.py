@@ -10,9 +10,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager import ApplicationSubmission
 from statemachines.resourcemanager.web.rest.writing.bodies import object_of

@@ -16,13 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
-from ..daemon.daemons import Daemons  # noqa: E402
-from ..stores import sqlite_store  # noqa: E402
+from ..daemon.daemons import Daemons
+from ..stores import sqlite_store
 
 pytestmark = pytest.mark.long
 

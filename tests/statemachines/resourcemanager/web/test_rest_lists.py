@@ -6,28 +6,26 @@ import asyncio
 import json
 import socket
 import struct
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.read.fields import NOWHERE
+from statemachines.resourcemanager.web.rest import lists, texts
+from statemachines.resourcemanager.web.rest.lists import list_answer
+from statemachines.simulation.workload import NodeSpec
 
-from starlette.requests import Request  # noqa: E402
-from starlette.responses import StreamingResponse  # noqa: E402
-
-from statemachines.resourcemanager import Resource  # noqa: E402
-from statemachines.resourcemanager.read.fields import APPLICATION_FIELDS, NOWHERE  # noqa: E402
-from statemachines.resourcemanager.web.rest import lists, texts  # noqa: E402
-from statemachines.resourcemanager.web.rest.lists import list_answer  # noqa: E402
-from statemachines.simulation.workload import NodeSpec  # noqa: E402
-
-from ...simulation.replays import TIMEOUT_S  # noqa: E402
-from ..daemon.yarn_cluster import Yarn  # noqa: E402
-from .served import Served  # noqa: E402
+from ....kit import until
+from ...simulation.replays import TIMEOUT_S
+from ..daemon.yarn_cluster import Yarn
+from ..inner import APPLICATION_FIELDS
+from .served import Served
 
 pytestmark = pytest.mark.long
 
@@ -97,9 +95,7 @@ def test_clients_that_leave_in_the_middle_leave_nothing_behind(served: Served) -
             assert connection.recv(100)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
 
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while served.tasks() > before:
-        assert time.monotonic() < deadline_s, "tasks of clients that have left are still there"
+    until(lambda: served.tasks() <= before, "the tasks of clients that have left are gone")
     assert len(served.ask("/apps").json()["apps"]["app"]) == COUNT
 
 

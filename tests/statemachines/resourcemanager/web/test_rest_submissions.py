@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 from dispatcher import health
 from statemachines.resourcemanager import Credentials, LocalResource, LogAggregationContext
-from statemachines.resourcemanager.events.services import RMStateStoreEvent
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 
+from ..inner import MemoryRMStateStore, RMStateStoreEvent
 from ..stores import change, sqlite_store
 from .front import NODE, Front, front, message, submission
 

@@ -8,12 +8,9 @@ from concurrent.futures import Future
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
+from statemachines.resourcemanager.read.waits import MOST
 
-from statemachines.resourcemanager.read.waits import MOST, WaitingReports
-from statemachines.resourcemanager.reports import WaitingReport
-
+from ..inner import WaitingReport, WaitingReports
 from .front import front, message, until
 
 pytestmark = pytest.mark.long

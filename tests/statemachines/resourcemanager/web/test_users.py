@@ -12,21 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
+from dispatcher import ConfigError
+from dispatcher.config import parse_config
+from dispatcher.web.config import ROLES
+from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.resourcemanager.web.groups import Groups, groups_of_machine
+from statemachines.resourcemanager.web.shared import RMWeb
 
-from dispatcher import ConfigError  # noqa: E402
-from dispatcher.config import parse_config  # noqa: E402
-from dispatcher.web.config import ROLES  # noqa: E402
-from dispatcher.web.tokens import add_line, new_token  # noqa: E402
-from statemachines.resourcemanager import ResourceManagerConfig  # noqa: E402
-from statemachines.resourcemanager.web.groups import Groups, groups_of_machine  # noqa: E402
-from statemachines.resourcemanager.web.shared import RMWeb  # noqa: E402
-
-from ...simulation.replays import TIMEOUT_S  # noqa: E402
-from .front import Front, bearer, front, message, submission, until  # noqa: E402
+from ...simulation.replays import TIMEOUT_S
+from ..inner import add_line, new_token
+from .front import Front, bearer, front, message, submission, until
 
 pytestmark = pytest.mark.long
 

@@ -11,8 +11,6 @@ import pytest
 
 from ....kit.commands import ROOT
 
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-
 pytestmark = pytest.mark.long
 
 RUN = """

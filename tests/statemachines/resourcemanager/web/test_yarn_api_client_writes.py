@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
 client = pytest.importorskip("yarn_api_client", reason="yarn-api-client is not installed")
 
 from yarn_api_client.auth import SimpleAuth  # noqa: E402

@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 from starlette.requests import Request
 
 from dispatcher.web.plain_answers import Refusal

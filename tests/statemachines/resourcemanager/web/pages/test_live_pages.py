@@ -10,23 +10,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
+from dispatcher import HealthAnswer
+from dispatcher.ops.sight import Sight
+from dispatcher.pages import site
+from dispatcher.supervision.health import HealthWarning
+from statemachines.resourcemanager.web.pages import application
+from statemachines.resourcemanager.web.pages.application import history_of
+from statemachines.resourcemanager.web.pages.site import ClusterSite
 
-from dispatcher import HealthAnswer  # noqa: E402
-from dispatcher.ops.sight import Sight  # noqa: E402
-from dispatcher.pages import site  # noqa: E402
-from dispatcher.supervision.health import HealthWarning  # noqa: E402
-from statemachines.resourcemanager.web.pages import application  # noqa: E402
-from statemachines.resourcemanager.web.pages.application import history_of  # noqa: E402
-from statemachines.resourcemanager.web.pages.site import ClusterSite  # noqa: E402
-
-from ....simulation.replays import TIMEOUT_S  # noqa: E402
-from ..front import Front, front, until  # noqa: E402
-from .test_page_contents import submit  # noqa: E402
+from ....simulation.replays import TIMEOUT_S
+from ..front import Front, front, until
+from .test_page_contents import submit
 
 pytestmark = pytest.mark.long
 

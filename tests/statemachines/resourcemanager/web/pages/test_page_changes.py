@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
-from ..front import NODE, NODE_ID, Front, front, until  # noqa: E402
-from .test_page_contents import submit  # noqa: E402
+from ..front import NODE, NODE_ID, Front, front, until
+from .test_page_contents import submit
 
 pytestmark = pytest.mark.long
 

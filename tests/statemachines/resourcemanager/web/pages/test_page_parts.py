@@ -12,21 +12,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
-
 from dispatcher import JournalError
 from dispatcher.ops.entities import FoundHistory, HistoryEntry, WantedHistory
 from dispatcher.ops.sight import WHOLE
 from dispatcher.pages import page_texts
 from dispatcher.web.waiting import Workers
-from statemachines.resourcemanager.read.waits import KEPT_S, Known, WaitingReports
-from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
+from statemachines.resourcemanager.read.waits import KEPT_S, Known
 from statemachines.resourcemanager.web.pages import cluster_texts, histories, timeline
 from statemachines.resourcemanager.web.pages.histories import Entered
 
 from ....simulation.replays import TIMEOUT_S
+from ...inner import WaitCause, WaitingReport, WaitingReports, WaitReason
 
 pytestmark = pytest.mark.long
 

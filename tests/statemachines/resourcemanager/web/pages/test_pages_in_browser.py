@@ -15,10 +15,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 from dispatcher.pages.table import PAGES
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.simulation.workload import NodeSpec
