@@ -1,4 +1,5 @@
 """The fields of the entities that REST, the pages and the CSV show, each declared once, in the order of REST's objects.
+Those of queues are in a module of their own.
 
 A new field is one line here. The line says where the field appears: `rest` is its key in Hadoop's objects, `place` its
 column in the CSV of all applications, `column` its column in lists, and `jmx` its key in a bean. Its unit says how each
@@ -16,8 +17,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from statemachines.resourcemanager.read.past import share
+from statemachines.resourcemanager.read.queue_tally import QueueTally
 from statemachines.resourcemanager.records.acls import QueueACL
-from statemachines.resourcemanager.records.resource import NOTHING, Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.reports import (
     ENDED_STATES,
     WAITING_STATES,
@@ -27,7 +29,7 @@ from statemachines.resourcemanager.reports import (
     NodeReport,
     WaitCause,
 )
-from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 R = TypeVar("R")
 
@@ -63,8 +65,10 @@ class Unit(Enum):
     RESOURCE = auto()
     LEFT = auto()
     """What the second of two resources leaves of the first."""
+    LEFT_OF_EACH = auto()
+    """The sum of this over several pairs. A type of which more is taken than there is counts as nothing left."""
     LEFT_CORES = auto()
-    """The same in whole virtual cores."""
+    """The same of one pair, in whole virtual cores."""
     NUMBER = auto()
     """With a fraction."""
     WHOLE = auto()
@@ -140,6 +144,8 @@ class Around:
     """Whether everyone has this access to a queue for want of a list."""
     health: Mapping[str, Any] = field(default_factory=dict)
     """What the scheduler has done last."""
+    tally: QueueTally = field(default_factory=QueueTally)
+    """Of a queue: what is counted of it and of those below it."""
 
 
 NOWHERE: Final = Around()
@@ -187,7 +193,7 @@ class Field(NamedTuple, Generic[R]):
     is_live: bool = False
     """An application that has ended has none: -1 in REST, a dash in lists."""
     jmx: tuple[int, str] | None = None
-    """Its place and key in the bean of node managers."""
+    """Its place and key in the bean of node managers, or of the queue. A value of several types has a key for each."""
     is_growing: bool = False
     """It changes while the report stays the same, so each answer computes it."""
 
@@ -462,165 +468,5 @@ NODE_FIELDS: Final[tuple[Field[NodeReport], ...]] = (
     _N("available", Unit.LEFT, _left, "availableResource"),
     _N("heartbeat", Unit.TIME_MS, Given("heartbeat_ms"), "lastHealthUpdate", 5,
        _C("heartbeat", "Heard of", "c2 number", is_sorted=False), jmx=(6, "LastHealthUpdate"), is_growing=True),
-)
-# fmt: on
-
-
-# -- queues ------------------------------------------------------------------------------------------------------------
-
-_ACLS: Final = {"SUBMIT_APP": QueueACL.SUBMIT_APPLICATIONS, "ADMINISTER_QUEUE": QueueACL.ADMINISTER_QUEUE}
-"""By YARN's name of the access."""
-_EVERYONE: Final = "*"
-_NOBODY: Final = " "
-
-
-def partitions_of(queue: QueueInfo) -> Sequence[PartitionInfo]:
-    """The default one first. A scheduler without partitions has shares of the whole cluster."""
-    if queue.partitions:
-        return queue.partitions
-    capacity, maximum = 100 * queue.capacity, 100 * queue.maximum_capacity
-    used, of_all = 100 * queue.used_capacity, 100 * (queue.used_capacity * queue.capacity)
-    return (PartitionInfo("", capacity, maximum, used, capacity, maximum, of_all),)
-
-
-def _acls(queue: QueueInfo, around: Around) -> Mapping[str, Any]:
-    """The queue's own lists. Without one, as in Hadoop: everyone, or nobody if a list above the queue decides."""
-    found = []
-    for name, acl in _ACLS.items():
-        own = getattr(queue, acl.value)
-        if own is None:
-            own = _EVERYONE if around.is_for_all(queue.path, acl) else _NOBODY
-        found.append({"accessType": name, "accessControlList": own})
-    return {"queueAcl": found}
-
-
-def _children(queue: QueueInfo, around: Around) -> Sequence[QueueInfo] | None:
-    """A queue without children has no such key: a client that finds it asks for the children."""
-    return None if queue.is_leaf else [around.queues[path] for path in queue.children if path in around.queues]
-
-
-def _of_leaf(get: Callable[[QueueInfo], Any]) -> Callable[[QueueInfo, Around], Any]:
-    """What only queues without children have."""
-    return lambda queue, _: get(queue) if queue.is_leaf else None
-
-
-def _of_default(get: Callable[[PartitionInfo], Any]) -> Callable[[QueueInfo, Around], Any]:
-    """Of the default partition."""
-    return lambda queue, _: get(partitions_of(queue)[0])
-
-
-class PartitionOf(NamedTuple):
-    """A queue's share of a partition."""
-
-    queue: QueueInfo
-    info: PartitionInfo
-
-
-_P = Field[PartitionOf]
-_Q = Field[QueueInfo]
-_U = Field[QueueUserInfo]
-# fmt: off
-PARTITION_FIELDS: Final[tuple[Field[PartitionOf], ...]] = (
-    _P("partition", Unit.NAME, lambda of, _: of.info.partition, "partitionName"),
-    _P("capacity", Unit.NUMBER, lambda of, _: of.info.capacity, "capacity"),
-    _P("used_capacity", Unit.NUMBER, lambda of, _: of.info.used_capacity, "usedCapacity"),
-    _P("maximum_capacity", Unit.NUMBER, lambda of, _: of.info.maximum_capacity, "maxCapacity"),
-    _P("absolute_capacity", Unit.NUMBER, lambda of, _: of.info.absolute_capacity, "absoluteCapacity"),
-    _P("absolute_used_capacity", Unit.NUMBER, lambda of, _: of.info.absolute_used_capacity, "absoluteUsedCapacity"),
-    _P("absolute_maximum_capacity", Unit.NUMBER, lambda of, _: of.info.absolute_maximum_capacity,
-       "absoluteMaxCapacity"),
-    _P("maximum_am_percent", Unit.NUMBER, lambda of, _: of.queue.maximum_am_percent if of.queue.is_leaf else 0.0,
-       "maxAMLimitPercentage"),
-    _P("configured_minimum", Unit.RESOURCE, lambda *_: NOTHING, "configuredMinResource"),
-    _P("configured_maximum", Unit.RESOURCE, lambda *_: NOTHING, "configuredMaxResource"),
-    _P("guaranteed", Unit.RESOURCE, lambda of, _: of.info.guaranteed, "effectiveMinResource"),
-    _P("maximum", Unit.RESOURCE, lambda of, _: of.info.maximum, "effectiveMaxResource"),
-)
-"""Capacities are configured in percent, so no minimum and maximum is configured as a resource."""
-PARTITION_USE_FIELDS: Final[tuple[Field[PartitionOf], ...]] = (
-    _P("partition", Unit.NAME, lambda of, _: of.info.partition, "partitionName"),
-    _P("used", Unit.RESOURCE, lambda of, _: of.info.used, "used"),
-    _P("reserved", Unit.RESOURCE, lambda of, _: of.info.reserved, "reserved"),
-    _P("pending", Unit.RESOURCE, lambda of, _: of.info.pending, "pending"),
-    _P("am_used", Unit.RESOURCE, lambda of, _: of.info.am_used if of.queue.is_leaf else None, "amUsed"),
-    _P("am_limit", Unit.RESOURCE, lambda of, _: of.info.am_limit if of.queue.is_leaf else None, "amLimit"),
-    _P("user_am_limit", Unit.RESOURCE, lambda of, _: of.info.user_am_limit if of.queue.is_leaf else None,
-       "userAmLimit"),
-)
-QUEUE_USER_FIELDS: Final[tuple[Field[QueueUserInfo], ...]] = (
-    _U("user", Unit.TEXT, lambda user, _: user.user, "username"),
-    _U("active", Unit.COUNT, lambda user, _: user.active_applications, "numActiveApplications"),
-    _U("waiting", Unit.COUNT, lambda user, _: user.pending_applications, "numPendingApplications"),
-    _U("is_active", Unit.FLAG, lambda user, _: user.is_active, "isActive"),
-    _U("used", Unit.RESOURCE, lambda user, _: user.used, "resourcesUsed"),
-    _U("am_used", Unit.RESOURCE, lambda user, _: user.am_used, "AMResourceUsed"),
-    _U("limit", Unit.RESOURCE, lambda user, _: user.user_limit, "userResourceLimit"),
-)
-_EVERY_QUEUE: Final[tuple[Field[QueueInfo], ...]] = (
-    _Q("name", Unit.NAME, lambda queue, _: queue.path.rpartition(".")[2], "queueName"),
-    _Q("path", Unit.NAME, lambda queue, _: queue.path, "queuePath"),
-    _Q("capacity", Unit.NUMBER, _of_default(lambda info: info.capacity), "capacity"),
-    _Q("used_capacity", Unit.NUMBER, _of_default(lambda info: info.used_capacity), "usedCapacity"),
-    _Q("maximum_capacity", Unit.NUMBER, _of_default(lambda info: info.maximum_capacity), "maxCapacity"),
-    _Q("priority", Unit.COUNT, lambda queue, _: queue.priority, "queuePriority"),
-    _Q("ordering_policy", Unit.NAME, lambda queue, _: queue.ordering_policy, "orderingPolicyInfo"),
-    _Q("mode", Unit.NAME, lambda *_: "percentage", "mode"),
-    _Q("acls", Unit.OBJECT, _acls, "queueAcls"),
-)
-_EVERY_QUEUES_SHARES: Final[tuple[Field[QueueInfo], ...]] = (
-    _Q("shares", Unit.PARTITIONS, lambda queue, _: partitions_of(queue), "capacities"),
-    _Q("maximum_allocation", Unit.MAXIMUM, lambda queue, _: queue.maximum_allocation, "maximumAllocation"),
-)
-_QUEUES: Final = _Q("queues", Unit.QUEUES, _children, "queues")
-ROOT_QUEUE_FIELDS: Final[tuple[Field[QueueInfo], ...]] = (
-    _Q("type", Unit.NAME, lambda *_: "capacityScheduler", "type"),
-    *_EVERY_QUEUE,
-    _Q("health", Unit.OBJECT, Given("health"), "health"),
-    *_EVERY_QUEUES_SHARES,
-    _QUEUES,
-)
-QUEUE_FIELDS: Final[tuple[Field[QueueInfo], ...]] = (
-    *_EVERY_QUEUE,
-    _Q("absolute_capacity", Unit.NUMBER, _of_default(lambda info: info.absolute_capacity), "absoluteCapacity"),
-    _Q("absolute_used", Unit.NUMBER, _of_default(lambda info: info.absolute_used_capacity), "absoluteUsedCapacity"),
-    _Q("absolute_maximum", Unit.NUMBER, _of_default(lambda info: info.absolute_maximum_capacity),
-       "absoluteMaxCapacity"),
-    _Q("applications", Unit.COUNT, lambda queue, _: queue.applications, "numApplications"),
-    _Q("used_text", Unit.RESOURCE_TEXT, lambda queue, _: queue.used, "usedResources"),
-    _Q("state", Unit.NAME, lambda queue, _: queue.state, "state"),
-    _Q("containers", Unit.COUNT, lambda queue, _: queue.containers, "numContainers"),
-    _Q("allocated", Unit.COUNT, lambda queue, _: queue.allocated_containers, "allocatedContainers"),
-    _Q("reserved", Unit.COUNT, lambda queue, _: queue.reserved_containers, "reservedContainers"),
-    _Q("pending", Unit.COUNT, lambda queue, _: queue.pending_containers, "pendingContainers"),
-    _Q("preemption_disabled", Unit.FLAG, lambda queue, _: queue.preemption_disabled, "preemptionDisabled"),
-    _Q("labels", Unit.NAMES, lambda queue, _: queue.accessible_node_labels or None, "nodeLabels"),
-    _Q("default_label", Unit.NAME, lambda queue, _: queue.default_node_label or None, "defaultNodeLabelExpression"),
-    _Q("type", Unit.NAME, _of_leaf(lambda _: "capacitySchedulerLeafQueueInfo"), "type"),
-    _Q("active", Unit.COUNT, _of_leaf(lambda queue: queue.active_applications), "numActiveApplications"),
-    _Q("waiting", Unit.COUNT, _of_leaf(lambda queue: queue.pending_applications), "numPendingApplications"),
-    _Q("most", Unit.LIMIT, _of_leaf(lambda queue: queue.maximum_applications or 0), "maxApplications"),
-    _Q("most_of_user", Unit.LIMIT, _of_leaf(lambda queue: queue.maximum_applications_per_user or 0),
-       "maxApplicationsPerUser"),
-    # How many may be active is bounded by the resources of their masters alone.
-    _Q("most_active", Unit.LIMIT, _of_leaf(lambda queue: queue.maximum_applications or 0), "maxActiveApplications"),
-    _Q("most_active_of_user", Unit.LIMIT, _of_leaf(lambda queue: queue.maximum_applications_per_user or 0),
-       "maxActiveApplicationsPerUser"),
-    _Q("user_limit", Unit.WHOLE, _of_leaf(lambda queue: queue.user_limit_percent), "userLimit"),
-    _Q("user_limit_factor", Unit.NUMBER, _of_leaf(lambda queue: queue.user_limit_factor), "userLimitFactor"),
-    _Q("am_share", Unit.NUMBER, _of_leaf(lambda queue: queue.maximum_am_percent / 100),
-       "configuredMaxAMResourceLimit"),
-    *_EVERY_QUEUES_SHARES,
-    _Q("used", Unit.RESOURCE, lambda queue, _: queue.used, "resourcesUsed"),
-    _Q("uses", Unit.PARTITION_USES, lambda queue, _: partitions_of(queue), "resources"),
-    _Q("guaranteed", Unit.RESOURCE, _of_default(lambda info: info.guaranteed), "minEffectiveCapacity"),
-    _Q("maximum", Unit.RESOURCE, _of_default(lambda info: info.maximum), "maxEffectiveCapacity"),
-    _Q("users", Unit.USERS, _of_leaf(lambda queue: queue.users), "users"),
-    _Q("am_limit", Unit.RESOURCE, _of_leaf(lambda queue: partitions_of(queue)[0].am_limit), "AMResourceLimit"),
-    _Q("am_used", Unit.RESOURCE, _of_leaf(lambda queue: partitions_of(queue)[0].am_used), "usedAMResource"),
-    _Q("user_am_limit", Unit.RESOURCE, _of_leaf(lambda queue: partitions_of(queue)[0].user_am_limit),
-       "userAMResourceLimit"),
-    _Q("pending_resources", Unit.RESOURCE, _of_leaf(lambda queue: queue.pending), "resourcesPending"),
-    _Q("reserved_resources", Unit.RESOURCE, _of_leaf(lambda queue: queue.reserved), "resourcesReserved"),
-    _QUEUES,
 )
 # fmt: on

@@ -6,11 +6,10 @@ Any thread makes beans: of what one publication has, and of copies. The endpoint
 from __future__ import annotations
 
 import socket
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,22 +17,24 @@ from starlette.routing import Route
 
 from dispatcher.web.plain_answers import to_json
 from statemachines.resourcemanager.read.compiled import compiled
-from statemachines.resourcemanager.read.fields import GONE, NODE_FIELDS, Around, partitions_of
+from statemachines.resourcemanager.read.fields import GONE, NODE_FIELDS, Around, Field, Unit
+from statemachines.resourcemanager.read.queue_fields import QUEUE_FIELDS
 from statemachines.resourcemanager.read.queue_paths import lineage
-from statemachines.resourcemanager.reports import ApplicationReport, ClusterMetrics, NodeReport, waiting_apps
+from statemachines.resourcemanager.read.queue_tally import AppCounts, QueueTally
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.reports import ApplicationReport, ClusterMetrics, NodeReport
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.jmx.object_names import ALL, MalformedNameError, ObjectName
-from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, Amounts, amounts, left
+from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, Amounts, amounts, cores, left
 from statemachines.resourcemanager.web.rest.rest_endpoints import answer, finite, guarded
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
+R = TypeVar("R")
+
 _DOMAIN: Final = "Hadoop"
 _SERVICE: Final = "ResourceManager"
-_ENDED: Final = {"FINISHED": "AppsCompleted", "KILLED": "AppsKilled", "FAILED": "AppsFailed"}
-_MINUTES: Final = (60, 300, 1440)
-"""Where the running times are cut, as by default in Hadoop."""
 _NODES: Final = {
     "NumActiveNMs": "RUNNING",
     "NumDecommissioningNMs": "DECOMMISSIONING",
@@ -43,12 +44,21 @@ _NODES: Final = {
     "NumRebootedNMs": "REBOOTED",
     "NumShutdownNMs": "SHUTDOWN",
 }
-_OF_NODES: Final = sorted((field.jmx, field) for field in NODE_FIELDS if field.jmx is not None)
+
+
+def in_beans(fields: Iterable[Field[R]]) -> list[tuple[str, Field[R]]]:
+    """The fields that beans have, by their keys there, in order."""
+    found = sorted((field.jmx, field) for field in fields if field.jmx is not None)
+    return [(key, field) for (_, key), field in found]
+
+
+_OF_NODES: Final = in_beans(NODE_FIELDS)
 _NODE_MANAGER: Final[Callable[[NodeReport, Around], dict[str, Any]]] = compiled(
     "attributes(report, around)",
-    [f"return {{{', '.join(f'{key!r}: get_{place}(report, around)' for (place, key), _ in _OF_NODES)}}}"],
-    {f"get_{place}": field.get for (place, _), field in _OF_NODES},
+    [f"return {{{', '.join(f'{key!r}: get_{key}(report, around)' for key, _ in _OF_NODES)}}}"],
+    {f"get_{key}": field.get for key, field in _OF_NODES},
 )
+OF_QUEUES: Final = in_beans(QUEUE_FIELDS)
 
 
 class Bean(NamedTuple):
@@ -102,7 +112,7 @@ def beans(snapshot: Snapshot) -> Iterator[Bean]:
     package = "org.apache.hadoop.yarn.server.resourcemanager"
     yield _bean("RMNMInfo", lambda: _node_managers(snapshot), modeler_type=f"{package}.RMNMInfo")
     yield _bean("ClusterMetrics", lambda: _cluster(snapshot))
-    tallies: dict[str, _Tally] = {}
+    tallies: dict[str, QueueTally] = {}
     for queue in snapshot.queues:
         parts = {f"q{number}": name for number, name in enumerate(queue.path.split("."))}
         yield _bean("QueueMetrics", partial(_queue, snapshot, tallies, queue), parts)
@@ -152,33 +162,19 @@ def _cluster(snapshot: Snapshot) -> dict[str, Any]:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-class _Tally:
-    """What is counted of a queue and of all queues below it."""
-
-    def __init__(self) -> None:
-        self.states: Counter[str] = Counter()  # of applications
-        self.running: Counter[int] = Counter()  # of running ones, by their place among _MINUTES
-        self.active_users: set[str] = set()
-        self.allocated = 0
-        self.released = 0
-
-
-def _tallies(snapshot: Snapshot) -> Mapping[str, _Tally]:
+def _tallies(snapshot: Snapshot) -> Mapping[str, QueueTally]:
     """By path."""
-    found: defaultdict[str, _Tally] = defaultdict(_Tally)
-    known: dict[str, list[_Tally]] = {}
+    found: defaultdict[str, QueueTally] = defaultdict(QueueTally)
+    known: dict[str, list[QueueTally]] = {}
 
-    def tallies_of(queue: str) -> list[_Tally]:
+    def tallies_of(queue: str) -> list[QueueTally]:
         if queue not in known:
             known[queue] = [found[path] for path in lineage(snapshot.path_of(queue))]
         return known[queue]
 
     for app in snapshot.apps.values():
-        minutes = (snapshot.now_ms - (app.launch_ms or app.start_ms)) / 60_000
         for tally in tallies_of(app.queue):
-            tally.states[app.state] += 1
-            if app.state == "RUNNING":
-                tally.running[bisect_right(_MINUTES, minutes)] += 1
+            tally.count(app, snapshot.now_ms)
     for (queue, state), count in snapshot.ended_apps.items():
         for tally in tallies_of(queue):
             tally.states[state] += count
@@ -189,79 +185,49 @@ def _tallies(snapshot: Snapshot) -> Mapping[str, _Tally]:
         for tally in tallies_of(queue):
             tally.allocated += allocated
             tally.released += released
+    for tally in found.values():
+        tally.apps = AppCounts.of_states(tally.states)
+    found[snapshot.queues[0].path].apps = AppCounts.of_cluster(snapshot.metrics)
     return found
 
 
-def _queue(snapshot: Snapshot, tallies: dict[str, _Tally], queue: QueueInfo) -> dict[str, Any]:
+def _queue(snapshot: Snapshot, tallies: dict[str, QueueTally], queue: QueueInfo) -> dict[str, Any]:
     """`tallies`: of all queues, once they are counted."""
     if not tallies:
         tallies.update(_tallies(snapshot))
-    tally = tallies.get(queue.path) or _Tally()
-    return {
-        **_tags(Queue=queue.path),
-        **_applications(snapshot, queue, tally),
-        **_resources(queue),
-        "AllocatedContainers": queue.allocated_containers,
-        "AggregateContainersAllocated": tally.allocated,
-        "AggregateContainersReleased": tally.released,
-        "PendingContainers": queue.pending_containers,
-        "ReservedContainers": queue.reserved_containers,
-        "ActiveUsers": len(tally.active_users),
-        "ActiveApplications": queue.active_applications,
-        **{f"running_{cut}": tally.running[place] for place, cut in enumerate((0, *_MINUTES))},
-    }
-
-
-def _applications(snapshot: Snapshot, queue: QueueInfo, tally: _Tally) -> dict[str, int]:
-    """The cluster's totals have also what came and went before this address followed the resource manager."""
-    metrics, states = snapshot.metrics, tally.states
-    if queue is snapshot.queues[0]:
-        return {
-            "AppsSubmitted": metrics.apps_submitted,
-            "AppsRunning": metrics.apps_running,
-            "AppsPending": metrics.apps_pending,
-            "AppsCompleted": metrics.apps_completed,
-            "AppsKilled": metrics.apps_killed,
-            "AppsFailed": metrics.apps_failed,
-        }
-    return {
-        "AppsSubmitted": states.total(),
-        "AppsRunning": states["RUNNING"],
-        "AppsPending": waiting_apps(states),
-        **{name: states[state] for state, name in _ENDED.items()},
-    }
-
-
-def _resources(queue: QueueInfo) -> dict[str, Any]:
-    """Memory and cores of each kind, and other types as Hadoop names them. Limits are of the default partition."""
-    limits = partitions_of(queue)[0]
-    kinds = {
-        "Allocated": left(queue.used, queue.reserved),
-        "Available": _available(queue),
-        "Pending": amounts(queue.pending),
-        "Reserved": amounts(queue.reserved),
-    }
-    found: dict[str, Any] = {}
-    for kind, of in kinds.items():
-        found |= {f"{kind}MB": of[MEMORY], f"{kind}VCores": of[VCORES]}
-        found |= {f"{kind}Resource.{name}": amount for name, amount in _others(of)}
-    of_masters = {"AMResourceLimit": limits.am_limit, "UsedAMResource": limits.am_used}
-    bounds = {"Guaranteed": limits.guaranteed, "MaxCapacity": limits.maximum}
-    for kind, resource in (of_masters | bounds).items():
-        of = amounts(resource)
-        found |= {f"{kind}MB": of[MEMORY], f"{kind}VCores": of[VCORES]}
-    found["UsedCapacity"] = finite(limits.used_capacity / 100)
-    found["AbsoluteUsedCapacity"] = finite(limits.absolute_used_capacity / 100)
+    around = Around(tally=tallies.get(queue.path) or QueueTally())
+    found: dict[str, Any] = _tags(Queue=queue.path)
+    for key, field in OF_QUEUES:
+        found |= _SHOWN.get(field.unit, _as_it_is)(key, field.get(queue, around))
     return found
 
 
-def _available(queue: QueueInfo) -> Amounts:
-    """What its maxima leave, over all partitions; never less than nothing."""
+def _as_it_is(key: str, value: Any) -> dict[str, Any]:
+    return {key: value}
+
+
+def _by_type(kind: str, found: Amounts) -> dict[str, int]:
+    """Memory and cores, and other types as Hadoop names them."""
+    others = {f"{kind}Resource.{name}": amount for name, amount in _others(found)}
+    return {f"{kind}MB": found[MEMORY], f"{kind}VCores": found[VCORES], **others}
+
+
+def _left_of_each(pairs: Iterable[tuple[Resource, Resource]]) -> Amounts:
     found: Counter[str] = Counter(dict.fromkeys((MEMORY, VCORES), 0))
-    for each in partitions_of(queue):
-        for name, amount in left(each.maximum, each.used).items():
+    for total, taken in pairs:
+        for name, amount in left(total, taken).items():
             found[name] += max(0, amount)
     return found
+
+
+_SHOWN: Final[Mapping[Unit, Callable[[str, Any], dict[str, Any]]]] = {
+    Unit.SHARE: lambda key, share: {key: finite(share)},
+    Unit.CORES_MILLI: lambda key, milli: {key: cores(milli)},
+    Unit.RESOURCE: lambda kind, resource: _by_type(kind, amounts(resource)),
+    Unit.LEFT: lambda kind, pair: _by_type(kind, left(*pair)),
+    Unit.LEFT_OF_EACH: lambda kind, pairs: _by_type(kind, _left_of_each(pairs)),
+}
+"""The attributes of a field of queues. Values of other units are attributes as they are."""
 
 
 def _others(found: Amounts) -> Iterator[tuple[str, int]]:

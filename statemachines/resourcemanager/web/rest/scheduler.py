@@ -11,17 +11,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from dispatcher.web.plain_answers import utf8
-from statemachines.resourcemanager.read.fields import (
-    NOWHERE,
+from statemachines.resourcemanager.read.fields import NOWHERE, Around
+from statemachines.resourcemanager.read.operations import Operation, SchedulerRun
+from statemachines.resourcemanager.read.queue_fields import (
     PARTITION_FIELDS,
     PARTITION_USE_FIELDS,
     QUEUE_FIELDS,
     QUEUE_USER_FIELDS,
     ROOT_QUEUE_FIELDS,
-    Around,
     PartitionOf,
 )
-from statemachines.resourcemanager.read.operations import Operation, SchedulerRun
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
 from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.resourcemanager.web.rest.rest_endpoints import json_answer, route

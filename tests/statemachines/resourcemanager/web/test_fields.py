@@ -5,47 +5,44 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra web is not installed")
-pytest.importorskip("jinja2", reason="the extra web is not installed")
-
 from statemachines import resourcemanager
 from statemachines.resourcemanager import QueueInfo
 from statemachines.resourcemanager.read.fields import (
-    APPLICATION_FIELDS,
     ATTEMPT_FIELDS,
     CONTAINER_FIELDS,
     LISTED_ATTEMPT_FIELDS,
     NODE_FIELDS,
-    PARTITION_FIELDS,
-    PARTITION_USE_FIELDS,
-    QUEUE_FIELDS,
-    QUEUE_USER_FIELDS,
-    ROOT_QUEUE_FIELDS,
     Around,
     Field,
     ListColumn,
     Unit,
 )
-from statemachines.resourcemanager.reports import ApplicationReport
+from statemachines.resourcemanager.read.queue_fields import (
+    PARTITION_FIELDS,
+    PARTITION_USE_FIELDS,
+    QUEUE_FIELDS,
+    QUEUE_USER_FIELDS,
+    ROOT_QUEUE_FIELDS,
+)
+from statemachines.resourcemanager.web.jmx import beans
 from statemachines.resourcemanager.web.pages import applications
 from statemachines.resourcemanager.web.pages.listing import columns_of
 from statemachines.resourcemanager.web.rest import apps, scheduler
 
 from ..daemon.yarn_cluster import Yarn
+from ..inner import APPLICATION_FIELDS, ApplicationReport
 from .served import Served
 
 pytestmark = pytest.mark.long
 
 HOUSE = Path(str(resourcemanager.__file__)).parent
 OTHERS = {
-    "web/jmx/beans.py": "sums of queues, by kinds of resources",
     "web/rest/filters.py": "parameters of requests",
     "web/rest/resources.py": "types of resources",
     "web/rest/scheduler.py": "what the scheduler has done last",
@@ -113,23 +110,41 @@ def test_a_row_has_a_cell_for_each_column(served: Served, path: str, user: str) 
 
 
 def test_a_new_field_of_queues_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    new = Field[QueueInfo]("name_length", Unit.COUNT, lambda queue, _: len(queue.path), "nameLength")
+    new = Field[QueueInfo](
+        "name_length", Unit.COUNT, lambda queue, _: len(queue.path), "nameLength", jmx=(99, "NameLength")
+    )
     monkeypatch.setattr(scheduler, "QUEUE_FIELDS", (*QUEUE_FIELDS, new))
+    monkeypatch.setattr(beans, "OF_QUEUES", beans.in_beans((*QUEUE_FIELDS, new)))
     with Yarn(scheduler={"kind": "capacity", "queues": QUEUES}) as yarn, Served(yarn.manager) as served:
         (queue,) = served.get("/scheduler")["scheduler"]["schedulerInfo"]["queues"]["queue"]
+        attributes = served.get("//jmx", qry="Hadoop:name=QueueMetrics,q0=root,q1=default,*")["beans"][0]
 
-    assert queue["nameLength"] == len("root.default")
+    assert queue["nameLength"] == attributes["NameLength"] == len("root.default")
 
 
-def test_a_key_of_rest_stands_in_one_file() -> None:
+def test_a_key_of_rest_and_of_beans_stands_in_one_file() -> None:
     """In a second one, a new field would be two lines, and two surfaces could differ."""
     texts = {str(file.relative_to(HOUSE)): file.read_text() for file in HOUSE.rglob("*.py") if WRITING not in str(file)}
     attempts = *LISTED_ATTEMPT_FIELDS, *ATTEMPT_FIELDS
     queues = *ROOT_QUEUE_FIELDS, *QUEUE_FIELDS, *PARTITION_FIELDS, *PARTITION_USE_FIELDS, *QUEUE_USER_FIELDS
-    fields: list[Field[Any]] = [*APPLICATION_FIELDS, *NODE_FIELDS, *attempts, *CONTAINER_FIELDS, *queues]
-    names = {field.rest for field in fields if field.rest is not None and field.rest.lower() != field.rest}
+    entities: list[Field[Any]] = [*APPLICATION_FIELDS, *NODE_FIELDS, *attempts, *CONTAINER_FIELDS]
 
-    homes = {name: {file for file, text in texts.items() if json.dumps(name) in text} - set(OTHERS) for name in names}
+    homes = {
+        home: {name: files_with(name, texts) for name in keys_of(fields)}
+        for home, fields in (("read/fields.py", entities), ("read/queue_fields.py", queues))
+    }
 
-    assert len(names) > 100
-    assert {name: files for name, files in homes.items() if files != {"read/fields.py"}} == {}
+    assert sum(map(len, homes.values())) > 100
+    shared = keys_of(entities) & keys_of(queues)
+    for home, files in homes.items():
+        assert {name: found for name, found in files.items() if name not in shared and found != {home}} == {}
+    assert {name for name in shared if files_with(name, texts) - set(homes)} == set()
+
+
+def keys_of(fields: Iterable[Field[Any]]) -> set[str]:
+    """Those with a capital, which are no words of other things."""
+    return {field.rest for field in fields if field.rest is not None and field.rest.lower() != field.rest}
+
+
+def files_with(name: str, texts: Mapping[str, str]) -> set[str]:
+    return {file for file, text in texts.items() if json.dumps(name) in text} - set(OTHERS)
