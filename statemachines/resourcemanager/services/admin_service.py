@@ -59,8 +59,8 @@ class AdminService(HandlerThreadService):
         self._acls = context.acls  # any thread
         self._nodes = nodes_list_manager
         self._queues = QueueChanges(context.config.scheduler)  # handler thread
-        self._labelled: dict[str, Origin | None] = {}  # by node; handler thread, like the next
-        self._resized: dict[str, Origin | None] = {}
+        self._node_changes: dict[tuple[str, str], NodeChangeReport] = {}  # by node and key; handler thread
+        self._host_changes: tuple[NodeChangeReport, ...] = ()  # handler thread
         # Replaced on the handler thread, read by any:
         self._reports = ChangeReports()
         self._config = context.config.scheduler
@@ -80,11 +80,14 @@ class AdminService(HandlerThreadService):
         self._nodes.restore(state.host_lists)
         self._context.node_labels.update((node, each.label) for node, each in state.node_labels.items())
         self._context.node_capacities.update((node, each.capacity) for node, each in state.node_capacities.items())
-        self._labelled = {node: each.origin for node, each in state.node_labels.items()}
-        self._resized = {node: each.origin for node, each in state.node_capacities.items()}
+        for node, label in state.node_labels.items():
+            self._changed(node, "label", label.label, label.origin)
+        for node, capacity in state.node_capacities.items():
+            self._changed(node, "capacity", capacity.capacity, capacity.origin)
         if state.queue_changes.changes:
             self._configure(self._queues.restore(state.queue_changes.changes))
-        self._report()
+        self._report_queues()
+        self._report_hosts()
 
     @once_stored
     def refresh_nodes(
@@ -113,6 +116,7 @@ class AdminService(HandlerThreadService):
                 self._nodes.include(included, origin)
             if leaving:
                 self._nodes.exclude(leaving, origin, graceful=graceful, timeout_s=timeout_s)
+            self._report_hosts()
             return self._store(RMStateStoreEventType.STORE_HOST_LISTS, "hosts", self._nodes.to_store())
 
         return refresh
@@ -129,6 +133,7 @@ class AdminService(HandlerThreadService):
         def readmit() -> Stored[None]:
             self._acls.check_administrator(caller, "refreshNodes")
             self._nodes.readmit(returning)
+            self._report_hosts()
             return self._store(RMStateStoreEventType.STORE_HOST_LISTS, "hosts", self._nodes.to_store())
 
         return readmit
@@ -151,9 +156,11 @@ class AdminService(HandlerThreadService):
         def update() -> Stored[None]:
             self._acls.check_administrator(caller, "updateNodeResource")
             node = self._node(node_id)
-            origin = self._resized[node.entity] = self._origin(caller)
+            origin = self._origin(caller)
             self._context.node_capacities[node.entity] = capacity
             self._context.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, node.entity, capacity))
+            self._changed(node.entity, "capacity", capacity, origin)
+            self._report_nodes()
             stored = NodeCapacity(capacity, origin)
             return self._store(RMStateStoreEventType.STORE_NODE_CAPACITY, node.entity, stored)
 
@@ -180,9 +187,11 @@ class AdminService(HandlerThreadService):
         def move() -> Stored[None]:
             self._acls.check_administrator(caller, "replaceLabelsOnNode")
             node = self._node(node_id)
-            origin = self._labelled[node_id] = self._origin(caller)
+            origin = self._origin(caller)
             self._context.node_labels[node_id] = partition
             self._label(node)
+            self._changed(node_id, "label", partition, origin)
+            self._report_nodes()
             return self._store(RMStateStoreEventType.STORE_NODE_LABEL, node_id, NodeLabel(partition, origin))
 
         return move
@@ -209,7 +218,8 @@ class AdminService(HandlerThreadService):
             if node_id not in changed:
                 raise InvalidRequestError(f"node {node_id}: no administrator has changed its {setting}")
             del changed[node_id]
-            (self._resized if is_capacity else self._labelled).pop(node_id, None)
+            self._node_changes.pop((node_id, setting), None)
+            self._report_nodes()
             node = context.nodes.get(node_id)
             if is_capacity:
                 if node is not None:
@@ -271,6 +281,7 @@ class AdminService(HandlerThreadService):
             checked = check()
             self._configure(checked.config)
             self._queues.take(checked)
+            self._report_queues()
             stored = QueueChangeList(self._queues.to_store())
             return self._store(RMStateStoreEventType.STORE_QUEUE_CHANGES, "queues", stored)
 
@@ -291,22 +302,28 @@ class AdminService(HandlerThreadService):
     def _origin(self, caller: Caller | None) -> Origin:
         return Origin(self._context.now_ms(), "" if caller is None else caller.user)
 
-    def _report(self) -> None:
-        """Publish what has been changed."""
-        context, hosts = self._context, self._nodes
-        nodes = [
-            NodeChangeReport(node, "capacity", context.node_capacities[node], by) for node, by in self._resized.items()
-        ]
-        nodes += [NodeChangeReport(node, "label", context.node_labels[node], by) for node, by in self._labelled.items()]
+    def _changed(self, node: str, key: NodeSetting, value: Resource | str, origin: Origin | None) -> None:
+        self._node_changes[node, key] = NodeChangeReport(node, key, value, origin)
+
+    def _report_hosts(self) -> None:
+        """Publish which hosts may have nodes."""
+        hosts, found = self._nodes, []
         for host in hosts.excluded:
             how = "gracefully" if host in hosts.drains else "at once"
-            nodes.append(NodeChangeReport(host, "decommissioned", how, hosts.origins.get(host)))
+            found.append(NodeChangeReport(host, "decommissioned", how, hosts.origins.get(host)))
         if hosts.included:
-            nodes.append(NodeChangeReport("", "included", tuple(sorted(hosts.included)), hosts.included_by))
-        self._reports = ChangeReports(self._queues.reports(), tuple(sorted(nodes, key=lambda each: each[:2])))
+            found.append(NodeChangeReport("", "included", tuple(sorted(hosts.included)), hosts.included_by))
+        self._host_changes = tuple(found)
+        self._report_nodes()
+
+    def _report_nodes(self) -> None:
+        changes = sorted((*self._node_changes.values(), *self._host_changes), key=lambda each: each[:2])
+        self._reports = self._reports._replace(nodes=tuple(changes))
+
+    def _report_queues(self) -> None:
+        self._reports = self._reports._replace(queues=self._queues.reports())
 
     def _store(self, type: RMStateStoreEventType, entity: str, state: object) -> Stored[None]:
-        self._report()
         stored = Stored(None)
 
         def refuse(error: Exception) -> None:
