@@ -13,11 +13,10 @@ from statemachines.resourcemanager import (
     Resource,
     RMAppAttemptEventType,
 )
-from statemachines.resourcemanager.events.records import EXIT_ABORTED
-from statemachines.resourcemanager.records.errors import InvalidContainerReleaseError, InvalidRequestError
-from statemachines.resourcemanager.records.resource import named
 from statemachines.simulation.workload import NodeSpec
 
+from ..inner import InvalidRequestError, named
+from .stage import Scene, play_scene
 from .yarn_cluster import Yarn, ask, hosts_of
 
 pytestmark = pytest.mark.long
@@ -33,79 +32,78 @@ def scheduler(request: pytest.FixtureRequest) -> dict[str, Any]:
     return SCHEDULERS[request.param]
 
 
-# -- their lives ------------------------------------------------------------------------------------------------------
+RACKS = [NodeSpec(f"n{n}", Resource(10, 10), rack=f"/r{n // 3}") for n in (1, 2, 3)]
+"""n3 is alone in its rack."""
+LABELS = {"gpu": {"capacity": 100}}
+GPU_QUEUE = {"name": "default", "capacity": 100, "accessible_node_labels": LABELS, "maximum_am_resource_percent": 100}
+PARTITIONS: dict[str, Any] = {
+    "nodes": [NodeSpec("plain", Resource(10, 10)), NodeSpec("fast", Resource(10, 10), partition="gpu")],
+    "scheduler": {"kind": "capacity", "queues": [GPU_QUEUE]},
+}
+UNDER_EACH_SCHEDULER: dict[str, Scene] = {
+    "a container that is fetched and not started in time is taken back": (
+        {"container_allocation_expiry_s": 10},
+        "start a | ask a idle 9mb | +9999 -> idle.state NEW | +1 | ask a t 9mb -> finished idle=-100 ; got t"
+        " | beat n1 | cleans idle",
+    ),
+    "released containers make room and are reported to the master": (
+        {},
+        "start a | ask a acquired 4mb | get a running 5mb | ask a t 9mb -> got | release a acquired running -> got t"
+        " | call a -> ended acquired running | beat n1 -> to_clean acquired running",
+    ),
+    "asks go to their host, then its rack, then anywhere": (
+        {"nodes": RACKS},
+        "start a am_host=n3 | ask a t 10mb @n1 -> @t n1 | ask a u 10mb @n1 -> @u n2 | ask a v 10mb @n1 -> got"
+        " | ask a w @n1! -> got",
+    ),
+    "a blacklisted host gets nothing until it is removed from the list": (
+        {},
+        "start a | avoid a n1 | ask a t -> got | forgive a n1 -> got t ; @t n1",
+    ),
+}
+UNDER_ONE: dict[str, Scene] = {
+    "a container that is started in time stays": (
+        {"container_allocation_expiry_s": 10},
+        "start a | ask a t | +9999 | launch t | +100000 -> t.state RUNNING",
+    ),
+    "a container of another application cannot be released": (
+        {},
+        "start a | start b | get b t | refused release a t -> refusal InvalidContainerReleaseError ; t.state RUNNING",
+    ),
+    # The increase is confirmed, so it is not taken back.
+    "a container grows and shrinks when its node says so": (
+        {},
+        "start a | get a t 2mb | resize a t 6 -> resized t=6 | beat n1 | resized t 6 | +10000000"
+        " -> t.resource 6 | resize a t 10 -> resized | resize a t 1 | ask a u 8mb -> got u",
+    ),
+    "an ask that insists on its rack waits for it": (
+        {"nodes": [NodeSpec("n1", Resource(10, 10), rack="/a"), NodeSpec("n2", Resource(10, 10), rack="/b")]},
+        "start a am_host=n2 | get a t 10mb /a! -> @t n1 | ask a u 5mb /a! -> got | end t | call a -> got u ; @u n1",
+    ),
+    "asks go to nodes of their partition only": (
+        PARTITIONS,
+        "start a | ask a t 9mb -> @t plain | ask a u -> got | ask a v 8mb :gpu -> @v fast | label fast | call a"
+        " -> got u ; @u fast | ask a w :gpu -> got ; root/default.accessible_node_labels gpu",
+    ),
+    "an application of a partition runs there with its master": (
+        PARTITIONS,
+        "start a node_label=gpu -> started fast ; a.node_label gpu | ask a t -> @t fast",
+    ),
+}
 
 
-def test_container_that_is_fetched_and_not_started_in_time_is_taken_back(scheduler: dict[str, Any]) -> None:
-    with Yarn("n1", scheduler=scheduler, container_allocation_expiry_s=10) as yarn:
-        master = yarn.submit_and_run()
-        (idle,) = master.get(ask(9))
-        yarn.advance(9_999)
-        before = [container.state for container in yarn.clients.get_containers(master.attempt)]
-        yarn.advance(1)
-        response = master.allocate(ask(9))
-
-        assert before == ["RUNNING", "NEW"]
-        assert [(status.container, status.exit_status) for status in response.finished] == [(idle.entity, EXIT_ABORTED)]
-        assert [container.request.resource.memory_mb for container in response.allocated] == [9]
-        assert idle.entity in yarn.heartbeat("n1").containers_to_clean
+@pytest.mark.parametrize("scene", UNDER_EACH_SCHEDULER.values(), ids=UNDER_EACH_SCHEDULER)
+def test_containers_under_each_scheduler(scene: Scene, scheduler: dict[str, Any]) -> None:
+    options, script = scene
+    play_scene((options | {"scheduler": scheduler}, script))
 
 
-def test_container_that_is_started_in_time_stays() -> None:
-    with Yarn("n1", container_allocation_expiry_s=10) as yarn:
-        master = yarn.submit_and_run()
-        (task,) = master.get(ask())
-
-        yarn.advance(9_999)
-        yarn.launch(task)
-        yarn.advance(100_000)
-
-        assert yarn.clients.get_container_report(task.entity).state == "RUNNING"
+@pytest.mark.parametrize("scene", UNDER_ONE.values(), ids=UNDER_ONE)
+def test_containers(scene: Scene) -> None:
+    play_scene(scene)
 
 
-def test_released_containers_make_room_and_are_reported_to_the_master(scheduler: dict[str, Any]) -> None:
-    with Yarn("n1", scheduler=scheduler) as yarn:
-        master = yarn.submit_and_run()
-        acquired, running = master.get(ask(4), ask(5))
-        yarn.launch(running)
-        waiting = master.get(ask(9))
-
-        got = master.get(releases=[acquired.entity, running.entity])
-
-        assert waiting == []
-        assert [container.request.resource.memory_mb for container in got] == [9]
-        assert {status.container for status in master.allocate().finished} == {acquired.entity, running.entity}
-        assert yarn.heartbeat("n1").containers_to_clean == {acquired.entity, running.entity}
-
-
-def test_container_of_another_application_cannot_be_released() -> None:
-    with Yarn("n1") as yarn:
-        mine, other = yarn.submit_and_run(), yarn.submit_and_run()
-        (task,) = other.get_running(ask())
-
-        with pytest.raises(InvalidContainerReleaseError, match=task.entity):
-            mine.allocate(releases=[task.entity])
-
-        assert yarn.clients.get_container_report(task.entity).state == "RUNNING"
-
-
-def test_container_grows_and_shrinks_when_its_node_says_so() -> None:
-    with Yarn("n1") as yarn:
-        master = yarn.submit_and_run()
-        (task,) = master.get_running(ask(2))
-
-        response = master.allocate(resizes=[(task.entity, Resource(6, 1))])
-        news = yarn.heartbeat("n1").containers_to_update
-        yarn.heartbeat("n1", resized=((task.entity, Resource(6, 1)),))
-        yarn.advance(10_000_000)  # the increase is confirmed, so it is not taken back
-        grown = yarn.clients.get_container_report(task.entity).resource
-        refused = master.allocate(resizes=[(task.entity, Resource(10, 1))]).resized
-        master.allocate(resizes=[(task.entity, Resource(1, 1))])
-
-        assert response.resized == [(task.entity, Resource(6, 1))]
-        assert news in ({}, {task.entity: Resource(6, 1)})
-        assert (grown, refused) == (Resource(6, 1), [])
-        assert len(master.get(ask(8))) == 1
+# -- sizes -------------------------------------------------------------------------------------------------------------
 
 
 IMPOSSIBLE = [
@@ -135,76 +133,6 @@ def test_size_that_no_container_can_have_is_refused_and_the_books_stay() -> None
         assert [node.free_memory_mb for node in yarn.context.scheduler.nodes()] == [7]
         assert yarn.clients.get_container_report(task.entity).state == "RUNNING"
         assert len(yarn.clients.get_applications()) == 1
-
-
-# -- where they go ----------------------------------------------------------------------------------------------------
-
-
-def test_asks_go_to_their_host_then_its_rack_then_anywhere(scheduler: dict[str, Any]) -> None:
-    nodes = [NodeSpec(f"n{n}", Resource(10, 10), rack=f"/r{n // 3}") for n in (1, 2, 3)]  # n3 is alone in its rack
-    with Yarn(*nodes, scheduler=scheduler) as yarn:
-        master = yarn.submit_and_run(am_host="n3")
-
-        places = [hosts_of(master.get(ask(10, host="n1"))) for _ in range(3)]
-        insisting = master.get(ask(1, host="n1", relax_locality=False))
-
-        assert places == [["n1"], ["n2"], []]
-        assert insisting == []
-
-
-def test_ask_that_insists_on_its_rack_waits_for_it() -> None:
-    with Yarn(NodeSpec("n1", Resource(10, 10), rack="/a"), NodeSpec("n2", Resource(10, 10), rack="/b")) as yarn:
-        master = yarn.submit_and_run(am_host="n2")
-        (there,) = master.get_running(ask(10, rack="/a", relax_locality=False))
-        waiting = master.get(ask(5, rack="/a", relax_locality=False))
-
-        yarn.end(there)
-
-        assert hosts_of([there]) == ["n1"]
-        assert waiting == []
-        assert hosts_of(master.get()) == ["n1"]
-
-
-def test_blacklisted_host_gets_nothing_until_it_is_removed_from_the_list(scheduler: dict[str, Any]) -> None:
-    with Yarn("n1", scheduler=scheduler) as yarn:
-        master = yarn.submit_and_run()
-
-        none = master.get(ask(), blacklist_additions=["n1"])
-        got = master.get(blacklist_removals=["n1"])
-
-        assert none == []
-        assert hosts_of(got) == ["n1"]
-
-
-def test_asks_go_to_nodes_of_their_partition_only() -> None:
-    labels = {"gpu": {"capacity": 100}}
-    queue = {"name": "default", "capacity": 100, "accessible_node_labels": labels, "maximum_am_resource_percent": 100}
-    nodes = [NodeSpec("plain", Resource(10, 10)), NodeSpec("fast", Resource(10, 10), partition="gpu")]
-    with Yarn(*nodes, scheduler={"kind": "capacity", "queues": [queue]}) as yarn:
-        master = yarn.submit_and_run()
-
-        plain = hosts_of(master.get(ask(9), ask(1)))
-        fast = hosts_of(master.get(ask(8, node_label="gpu")))
-        yarn.do(lambda: yarn.admin.replace_labels_on_node("fast:45454", ""))
-        relabelled = hosts_of(master.get()), master.get(ask(1, node_label="gpu"))
-
-        assert plain == ["plain"]
-        assert fast == ["fast"]
-        assert relabelled == (["fast"], [])
-        assert yarn.clients.get_queue_info("root.default").accessible_node_labels == ("gpu",)
-
-
-def test_application_of_a_partition_runs_there_with_its_master() -> None:
-    labels = {"gpu": {"capacity": 100}}
-    queue = {"name": "default", "capacity": 100, "accessible_node_labels": labels}
-    nodes = [NodeSpec("plain", Resource(10, 10)), NodeSpec("fast", Resource(10, 10), partition="gpu")]
-    with Yarn(*nodes, scheduler={"kind": "capacity", "queues": [queue]}) as yarn:
-        app = yarn.submit(node_label="gpu")
-        master = yarn.run(app)
-
-        assert hosts_of(yarn.started) == ["fast"]
-        assert hosts_of(master.get(ask())) == ["fast"]
-        assert yarn.report(app).node_label == "gpu"
 
 
 def test_named_resource_types_are_had_and_given_back(scheduler: dict[str, Any]) -> None:

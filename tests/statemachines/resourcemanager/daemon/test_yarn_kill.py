@@ -13,9 +13,9 @@ from statemachines.resourcemanager import (
     RMAppEventType,
     RMAppState,
 )
-from statemachines.resourcemanager.events.services import RMAppManagerEventType
-from statemachines.resourcemanager.records.errors import InvalidRequestError
 
+from ..inner import RMAppManagerEventType
+from .stage import Scene, play_scene
 from .yarn_cluster import Master, Yarn, ask, first_attempt
 
 pytestmark = pytest.mark.long
@@ -118,15 +118,33 @@ def test_second_kill_changes_nothing(state: str) -> None:
         check_nothing_is_left(yarn)
 
 
-def test_kill_of_a_failed_application_leaves_it_failed() -> None:
-    with Yarn("n1", max_attempts=1) as yarn:
-        app = yarn.submit()
-        yarn.end(yarn.run(app).container, 1)
+LIFETIMES = {"name": "default", "capacity": 100, "maximum_lifetime_s": 10, "default_lifetime_s": 5}
+SCENES: dict[str, Scene] = {
+    "a kill of a failed application leaves it failed": (
+        {"max_attempts": 1},
+        "submit a | run a | crash a | kill a -> a FAILED FAILED",
+    ),
+    "an application is killed at the end of its lifetime and not before": (
+        {},
+        "+500 | start a lifetime_s=10 -> a.deadline_ms 10500 | +9999 -> a RUNNING RUNNING | +1 -> a KILLED KILLED"
+        " ; a.deadline_ms None | says a lifetime",
+    ),
+    "the lifetime of a running application can be changed, but not into the past": (
+        {},
+        "start a lifetime_s=10 | +5000 | refused lifetime a 5 -> refusal InvalidRequestError | lifetime a 20 | +14999"
+        " -> a RUNNING RUNNING | +1 -> a KILLED KILLED",
+    ),
+    "the lifetime is bounded and given by the queue": (
+        {"scheduler": {"kind": "capacity", "queues": [LIFETIMES]}},
+        "submit greedy lifetime_s=100 | submit silent -> greedy.deadline_ms 10000 ; silent.deadline_ms 5000 | +5000"
+        " -> greedy ACCEPTED LAUNCHED ; silent KILLED KILLED",
+    ),
+}
 
-        yarn.kill(app)
 
-        assert yarn.report(app).state == "FAILED"
-        assert yarn.do(lambda: yarn.clients.force_kill_application(app))
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_kills(scene: Scene) -> None:
+    play_scene(scene)
 
 
 def test_master_that_is_killed_while_it_fails_is_not_followed_by_another() -> None:
@@ -142,53 +160,6 @@ def test_master_that_is_killed_while_it_fails_is_not_followed_by_another() -> No
 
         assert yarn.report(app).state == "KILLED"
         assert len(yarn.clients.get_application_attempts(app)) == 1
-
-
-def test_application_is_killed_at_the_end_of_its_lifetime_and_not_before() -> None:
-    with Yarn("n1") as yarn:
-        yarn.advance(500)
-        app = yarn.submit(lifetime_s=10)
-        yarn.run(app)
-        deadline_ms = yarn.report(app).deadline_ms
-
-        yarn.advance(9_999)
-        before = yarn.report(app).state
-        yarn.advance(1)
-
-        assert deadline_ms == 10_500
-        assert before == "RUNNING"
-        assert yarn.report(app).state == "KILLED"
-        assert "lifetime" in yarn.report(app).diagnostics
-        assert yarn.report(app).deadline_ms is None
-
-
-def test_lifetime_of_a_running_application_can_be_changed_but_not_into_the_past() -> None:
-    with Yarn("n1") as yarn:
-        app = yarn.submit(lifetime_s=10)
-        yarn.run(app)
-        yarn.advance(5_000)
-
-        with pytest.raises(InvalidRequestError, match="Set a longer lifetime, or kill it"):
-            yarn.clients.update_application_timeouts(app, 5)
-        yarn.clients.update_application_timeouts(app, 20)
-        yarn.advance(14_999)
-        before = yarn.report(app).state
-        yarn.advance(1)
-
-        assert (before, yarn.report(app).state) == ("RUNNING", "KILLED")
-
-
-def test_lifetime_is_bounded_and_given_by_the_queue() -> None:
-    queue = {"name": "default", "capacity": 100, "maximum_lifetime_s": 10, "default_lifetime_s": 5}
-    with Yarn("n1", scheduler={"kind": "capacity", "queues": [queue]}) as yarn:
-        greedy, silent = yarn.submit(lifetime_s=100), yarn.submit()
-
-        deadlines = [yarn.report(app).deadline_ms for app in (greedy, silent)]
-        yarn.advance(5_000)
-        states = [yarn.report(app).state for app in (greedy, silent)]
-
-        assert deadlines == [10_000, 5_000]
-        assert states == ["ACCEPTED", "KILLED"]
 
 
 def _crashed(master: Master) -> ContainerStatus:

@@ -2,281 +2,111 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from statemachines.resourcemanager import NMContainerStatus, Resource, RMNodeEventType
-from statemachines.resourcemanager.events.records import EXIT_ABORTED
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.services import NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.records.errors import NodeRefusedError
-from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
-from statemachines.simulation.workload import NodeSpec
-
-from .yarn_cluster import Yarn, ask, hosts_of
+from .stage import Scene, play_scene
 
 pytestmark = pytest.mark.long
 
-EXPIRY_MS = 1000
-
-
-def empty(yarn: Yarn, host: str, timeout_s: int | None = None) -> None:
-    yarn.do(lambda: yarn.admin.refresh_nodes([host], graceful=True, timeout_s=timeout_s))
-
-
-# -- decommissioning --------------------------------------------------------------------------------------------------
-
-
-def test_node_is_emptied_gets_nothing_new_and_leaves_when_its_applications_have_ended() -> None:
-    with Yarn("n1", "n2") as yarn:
-        master = yarn.submit_and_run(am_host="n1")
-        (task,) = master.get_running(ask(host="n1", relax_locality=False))
-
-        empty(yarn, "n1")
-        yarn.heartbeat("n1")
-        elsewhere = hosts_of(master.get(ask(host="n1")))
-        insisting = master.get(ask(host="n1", relax_locality=False))
-        yarn.end(task)
-        waiting = yarn.node_states()
-        master.finish_and_exit()
-        answer = yarn.heartbeat("n1")  # it reports once more, and is empty
-        after = yarn.heartbeat("n1")
-
-        assert (elsewhere, insisting) == (["n2"], [])
-        assert waiting == {"n1": "DECOMMISSIONING", "n2": "RUNNING"}
-        assert yarn.node_states() == {"n1": "DECOMMISSIONED", "n2": "RUNNING"}
-        assert answer.apps_to_clean == ["application_0_0001"]
-        assert after.action is NodeAction.SHUTDOWN
-        with pytest.raises(NodeRefusedError):
-            yarn.register("n1")
-
-
-def test_node_that_is_not_empty_in_time_leaves_with_what_it_runs() -> None:
-    with Yarn("n1", "n2") as yarn:
-        master = yarn.submit_and_run(am_host="n2")
-        (task,) = master.get_running(ask(host="n1"))
-
-        empty(yarn, "n1", timeout_s=5)
-        yarn.advance(4_999)
-        before = yarn.node_states()["n1"]
-        yarn.advance(1)
-        finished = master.allocate().finished
-
-        assert before == "DECOMMISSIONING"
-        assert yarn.node_states()["n1"] == "DECOMMISSIONED"
-        assert [(status.container, status.exit_status) for status in finished] == [(task.entity, EXIT_ABORTED)]
-
-
-def test_recommissioned_node_stays_past_its_time_and_is_used_again() -> None:
-    with Yarn("n1") as yarn:
-        master = yarn.submit_and_run()
-
-        empty(yarn, "n1", timeout_s=5)
-        yarn.heartbeat("n1")
-        meanwhile = master.get(ask())
-        yarn.do(lambda: yarn.admin.recommission(["n1"]))
-        got = master.get()
-        yarn.advance(10_000)
-
-        assert meanwhile == []
-        assert hosts_of(got) == ["n1"]
-        assert yarn.node_states() == {"n1": "RUNNING"}
-
-
-def test_master_is_notified_when_a_node_begins_to_leave_and_when_it_has_left() -> None:
-    with Yarn("n1", "n2") as yarn:
-        master = yarn.submit_and_run(am_host="n2")
-        master.get_running(ask(host="n1"))
-
-        empty(yarn, "n1", timeout_s=5)
-        first = master.allocate().updated_nodes
-        yarn.advance(5_000)
-        second = master.allocate().updated_nodes
-
-        assert first == [(node_id("n1"), NodesListManagerEventType.NODE_DECOMMISSIONING)]
-        assert second == [(node_id("n1"), NodesListManagerEventType.NODE_UNUSABLE)]
-        assert master.allocate().updated_nodes == ()
-
-
-def test_node_that_is_decommissioned_at_once_ends_what_it_runs() -> None:
-    with Yarn("n1", "n2") as yarn:
-        app = yarn.submit(am_host="n1")
-        yarn.run(app)
-
-        yarn.do(lambda: yarn.admin.refresh_nodes(["n1"]))
-
-        assert yarn.node_states() == {"n1": "DECOMMISSIONED", "n2": "RUNNING"}
-        assert yarn.states(app) == ("ACCEPTED", ["FAILED", "LAUNCHED"])
-        assert yarn.report(app).master_node == node_id("n2")
-
-
-def test_recommissioned_host_may_register_a_node_again() -> None:
-    with Yarn("n1") as yarn:
-        yarn.do(lambda: yarn.admin.refresh_nodes(["n1"]))
-
-        yarn.do(lambda: yarn.admin.recommission(["n1"]))
-        yarn.register("n1")
-
-        assert yarn.node_states() == {"n1": "RUNNING"}
-        assert yarn.submit_and_run().container is not None
-
-
-# -- lost, ill, rebooted, shut down -----------------------------------------------------------------------------------
-
-
-def test_lost_node_ends_its_containers_and_the_master_learns_of_each() -> None:
-    with Yarn("n1", "n2", expiry_ms=EXPIRY_MS) as yarn:
-        master = yarn.submit_and_run(am_host="n1")
-        tasks = master.get_running(ask(host="n2"), ask(host="n2"))
-
-        yarn.advance(EXPIRY_MS // 2)
-        yarn.heartbeat("n1")
-        master.allocate()
-        yarn.advance(EXPIRY_MS // 2)
-        response = master.allocate()
-
-        assert yarn.node_states() == {"n1": "RUNNING", "n2": "LOST"}
-        assert {status.container for status in response.finished} == {task.entity for task in tasks}
-        assert {status.exit_status for status in response.finished} == {EXIT_ABORTED}
-        assert (node_id("n2"), NodesListManagerEventType.NODE_UNUSABLE) in response.updated_nodes
-        assert yarn.clients.get_cluster_metrics().total == Resource(10, 10)
-
-
-def test_master_on_a_lost_node_is_followed_by_another_as_often_as_that_happens() -> None:
-    with Yarn("n1", max_attempts=2) as yarn:
-        app = yarn.submit()
-
-        for _ in range(3):
-            yarn.run(app)
-            yarn.do(lambda: yarn.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, node_id("n1"))))
-            yarn.register("n1")
-
-        assert yarn.states(app) == ("ACCEPTED", ["FAILED"] * 3 + ["LAUNCHED"])
-
-
-def test_node_that_begins_anew_without_registering_is_rebooted_and_registers() -> None:
-    with Yarn("n1") as yarn:
-        app = yarn.submit()
-        yarn.run(app)
-        first = yarn.heartbeat("n1", response_id=0)
-        second = yarn.heartbeat("n1", response_id=first.response_id)
-
-        answer = yarn.heartbeat("n1", response_id=0)  # it has forgotten where it was
-        rebooted = yarn.node_states(), yarn.states(app)
-        yarn.register("n1")
-
-        assert second.response_id == 2
-        assert answer.action is NodeAction.RESYNC
-        assert rebooted == ({"n1": "REBOOTED"}, ("ACCEPTED", ["FAILED", "SCHEDULED"]))
-        assert yarn.node_states() == {"n1": "RUNNING"}
-        assert yarn.states(app) == ("ACCEPTED", ["FAILED", "LAUNCHED"])
-
-
-def test_ill_node_ends_its_containers_and_serves_again_when_it_is_well() -> None:
-    with Yarn("n1", "n2") as yarn:
-        master = yarn.submit_and_run(am_host="n1")
-        (task,) = master.get_running(ask(host="n2"))
-
-        yarn.heartbeat("n2", healthy=False)
-        ill = yarn.node_states()["n2"], [node.is_healthy for node in yarn.clients.get_cluster_nodes(["UNHEALTHY"])]
-        finished = [status.container for status in master.allocate().finished]
-        insisting = master.get(ask(host="n2", relax_locality=False))
-        cleaned = yarn.heartbeat("n2").containers_to_clean
-        got = master.get()
-
-        assert ill == ("UNHEALTHY", [False])
-        assert finished == [task.entity]
-        assert insisting == []
-        assert cleaned == {task.entity}
-        assert yarn.node_states()["n2"] == "RUNNING"
-        assert hosts_of(got) == ["n2"]
-
-
-def test_node_that_shuts_down_by_itself_leaves_at_once() -> None:
-    with Yarn("n1", "n2") as yarn:
-        app = yarn.submit(am_host="n1")
-        yarn.run(app)
-
-        yarn.do(lambda: yarn.manager.tracker.unregister_node(node_id("n1")))
-
-        assert yarn.node_states() == {"n1": "SHUTDOWN", "n2": "RUNNING"}
-        assert yarn.states(app) == ("ACCEPTED", ["FAILED", "LAUNCHED"])
-        assert yarn.heartbeat("n1").action is NodeAction.RESYNC
-
-
-def test_node_that_loses_only_the_connection_keeps_its_containers() -> None:
-    with Yarn("n1") as yarn:
-        app = yarn.submit()
-        master = yarn.run(app)
-        (task,) = master.get_running(ask())
-
-        reports = [NMContainerStatus(c.entity, c.request.resource) for c in (master.container, task) if c is not None]
-        yarn.register("n1", containers=reports, running_apps=[app])
-
-        assert yarn.states(app) == ("RUNNING", ["RUNNING"])
-        assert len(yarn.clients.get_containers(master.attempt)) == 2
-        assert master.allocate().finished == ()
-
-
-def test_node_manager_that_was_restarted_has_lost_its_containers() -> None:
-    with Yarn("n1") as yarn:
-        app = yarn.submit()
-        yarn.run(app)
-
-        yarn.register("n1")
-
-        assert yarn.node_states() == {"n1": "RUNNING"}
-        assert yarn.states(app) == ("ACCEPTED", ["FAILED", "LAUNCHED"])
-
-
-def test_container_that_its_node_no_longer_reports_is_lost() -> None:
-    with Yarn("n1") as yarn:
-        master = yarn.submit_and_run()
-        kept, lost = master.get_running(ask(), ask())
-        assert master.container is not None
-
-        yarn.heartbeat("n1", running=frozenset([master.container.entity, kept.entity]))
-
-        assert [status.container for status in master.allocate().finished] == [lost.entity]
-
-
-# -- changes ----------------------------------------------------------------------------------------------------------
-
-
-def test_capacity_of_a_node_changes_while_it_runs() -> None:
-    with Yarn("n1") as yarn:
-        master = yarn.submit_and_run()
-        too_large = master.get(ask(15))
-
-        yarn.do(lambda: yarn.admin.update_node_resource(node_id("n1"), Resource(20, 20)))
-        got = master.get()
-        yarn.do(lambda: yarn.admin.update_node_resource(node_id("n1"), Resource(2, 2)))
-
-        assert too_large == []
-        assert [container.request.resource.memory_mb for container in got] == [15]
-        assert yarn.clients.get_cluster_metrics().total == Resource(2, 2)
-        assert len(yarn.clients.get_containers(master.attempt)) == 2  # what it has given stays given
-        assert master.get(ask()) == []
-
-
-def test_host_that_is_on_no_list_is_shut_down_and_forgotten() -> None:
-    with Yarn("n1", "n2") as yarn:
-        yarn.do(lambda: yarn.admin.refresh_nodes(include=["n1"]))
-        left = yarn.node_states(), yarn.heartbeat("n2").action
-        yarn.advance(60_000)
-
-        assert left == ({"n1": "RUNNING", "n2": "SHUTDOWN"}, NodeAction.SHUTDOWN)
-        assert yarn.node_states() == {"n1": "RUNNING"}
-        with pytest.raises(NodeRefusedError):
-            yarn.register(NodeSpec("n3", Resource(1, 1)))
-
-
-def test_signal_reaches_the_node_of_the_container_with_its_next_heartbeat() -> None:
-    with Yarn("n1") as yarn:
-        master = yarn.submit_and_run()
-        (task,) = master.get_running(ask())
-
-        yarn.do(lambda: yarn.clients.signal_to_container(task.entity, "GRACEFUL_SHUTDOWN"))
-
-        assert yarn.heartbeat("n1").containers_to_signal == [(task.entity, "GRACEFUL_SHUTDOWN")]
-        assert list(yarn.heartbeat("n1").containers_to_signal) == []
+ONE: dict[str, Any] = {}
+TWO: dict[str, Any] = {"nodes": ("n1", "n2")}
+EXPIRY: dict[str, Any] = {"expiry_ms": 1000}
+
+DECOMMISSIONED: dict[str, Scene] = {
+    "a node is emptied, gets nothing new, and leaves when its applications have ended": (
+        TWO,
+        "start a am_host=n1 | get a t @n1! | empty n1 | beat n1 | ask a u @n1 -> got u ; @u n2"
+        " | ask a v @n1! -> got | end t -> nodes n1=DECOMMISSIONING n2=RUNNING | exit a | beat n1 -> apps_to_clean a"
+        " ; nodes n1=DECOMMISSIONED n2=RUNNING | beat n1 -> action SHUTDOWN"
+        " | refused register n1 -> refusal NodeRefusedError",
+    ),
+    "a node that is not empty in time leaves with what it runs": (
+        TWO,
+        "start a am_host=n2 | get a t @n1 | empty n1 5 | +4999 -> nodes n1=DECOMMISSIONING n2=RUNNING"
+        " | +1 -> nodes n1=DECOMMISSIONED n2=RUNNING | call a -> finished t=-100",
+    ),
+    "a recommissioned node stays past its time and is used again": (
+        ONE,
+        "start a | empty n1 5 | beat n1 | ask a t -> got | recommission n1 | call a -> got t ; @t n1 | +10000"
+        " -> nodes n1=RUNNING",
+    ),
+    "a master is notified when a node begins to leave, and when it has left": (
+        TWO,
+        "start a am_host=n2 | get a t @n1 | empty n1 5 | call a -> updated n1=NODE_DECOMMISSIONING | +5000 | call a"
+        " -> updated n1=NODE_UNUSABLE | call a -> updated",
+    ),
+    "a node that is decommissioned at once ends what it runs": (
+        TWO,
+        "start a am_host=n1 | decommission n1 -> nodes n1=DECOMMISSIONED n2=RUNNING ; a ACCEPTED FAILED LAUNCHED"
+        " ; a.master_node n2:45454",
+    ),
+    "a recommissioned host may register a node again": (
+        ONE,
+        "decommission n1 | recommission n1 | register n1 -> nodes n1=RUNNING | start a -> started n1",
+    ),
+}
+GONE_OR_ILL: dict[str, Scene] = {
+    "a lost node ends its containers, and the master learns of each": (
+        TWO | EXPIRY,
+        "start a am_host=n1 | get a t u @n2 | +500 | beat n1 | call a | +500 | call a -> nodes n1=RUNNING n2=LOST"
+        " ; finished t=-100 u=-100 ; updated n2=NODE_UNUSABLE ; total 10",
+    ),
+    "a master on a lost node is followed by another as often as that happens": (
+        {"max_attempts": 2},
+        "submit a" + " | run a | expire n1 | register n1" * 3 + " -> a ACCEPTED FAILED FAILED FAILED LAUNCHED",
+    ),
+    # It has forgotten where it was.
+    "a node that begins again without registering is rebooted, and registers": (
+        ONE,
+        "start a | beat n1 id=0 | beat n1 id=1 -> id 2 | beat n1 id=0 -> action RESYNC ; nodes n1=REBOOTED"
+        " ; a ACCEPTED FAILED SCHEDULED | register n1 -> nodes n1=RUNNING ; a ACCEPTED FAILED LAUNCHED",
+    ),
+    "an ill node ends its containers, and serves again when it is well": (
+        TWO,
+        "start a am_host=n1 | get a t @n2 | beat n2 ill -> nodes n1=RUNNING n2=UNHEALTHY ; ill n2 | call a"
+        " -> ended t | ask a u @n2! -> got | beat n2 -> to_clean t ; nodes n1=RUNNING n2=RUNNING"
+        " | call a -> got u ; @u n2",
+    ),
+    "a node that shuts down by itself leaves at once": (
+        TWO,
+        "start a am_host=n1 | unregister n1 -> nodes n1=SHUTDOWN n2=RUNNING ; a ACCEPTED FAILED LAUNCHED | beat n1"
+        " -> action RESYNC",
+    ),
+    "a node that loses only the connection keeps its containers": (
+        ONE,
+        "start a | get a t | register n1 a t -> a RUNNING RUNNING ; live a t | call a -> finished",
+    ),
+    "a node manager that was restarted has lost its containers": (
+        ONE,
+        "start a | register n1 -> nodes n1=RUNNING ; a ACCEPTED FAILED LAUNCHED",
+    ),
+    "a container that its node no longer reports is lost": (
+        ONE,
+        "start a | get a kept lost | beat n1 running=a,kept | call a -> ended lost",
+    ),
+}
+CHANGES: dict[str, Scene] = {
+    "the capacity of a node changes while it runs, and what it has given stays given": (
+        ONE,
+        "start a | ask a t 15mb -> got | capacity n1 20 | call a -> got t ; t.resource 15 | capacity n1 2"
+        " -> total 2 ; live a t | ask a u -> got",
+    ),
+    "a node whose host is on no list is shut down and forgotten": (
+        TWO,
+        "include n1 -> nodes n1=RUNNING n2=SHUTDOWN | beat n2 -> action SHUTDOWN | +60000 -> nodes n1=RUNNING"
+        " | refused register n3 -> refusal NodeRefusedError",
+    ),
+    "a signal reaches the node of the container with its next heartbeat, once": (
+        ONE,
+        "start a | get a t | signal t GRACEFUL_SHUTDOWN | beat n1 -> to_signal t=GRACEFUL_SHUTDOWN | beat n1"
+        " -> to_signal",
+    ),
+}
+SCENES = DECOMMISSIONED | GONE_OR_ILL | CHANGES
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_nodes(scene: Scene) -> None:
+    play_scene(scene)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ApplicationNotFoundError
-from statemachines.resourcemanager.records.errors import InvalidRequestError
 
-from .yarn_cluster import Master, Yarn, ask
+from ..inner import InvalidRequestError
+from .stage import Scene, play_scene
+from .yarn_cluster import Yarn, ask
 
 pytestmark = pytest.mark.long
 
@@ -23,9 +24,63 @@ def half(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "capacity": 50, "user_limit_factor": 10, **more}
 
 
-def tasks_of(yarn: Yarn, *masters: Master) -> list[int]:
-    """How many containers each has now, besides its own."""
-    return [yarn.report(master.app_id).containers - 1 for master in masters]
+def many(name: str, count: int) -> str:
+    return " ".join(f"{name}{number}" for number in range(1, count + 1))
+
+
+HALVES: dict[str, Any] = {"scheduler": tree(half("a"), half("b"))}
+DEFAULT: dict[str, Any] = {"name": "default", "capacity": 100}
+HALF_FOR_A_USER = DEFAULT | {"minimum_user_limit_percent": 50, "user_limit_factor": 1}
+PARENT = half("parent", queues=[{"name": "leaf", "capacity": 100}])
+SCENES: dict[str, Scene] = {
+    "the priority can be raised while an application waits": (
+        {"scheduler": tree(DEFAULT)},
+        "start filler | start a | start b | get filler t 7mb | ask a u 7mb | ask b v 7mb | priority b 9 | end t"
+        " | call a -> got | call b -> got v ; b.priority 9",
+    ),
+    # With its master, each has its half in the end.
+    "a queue uses what its sibling leaves, and gets its own back as room is given up": (
+        HALVES,
+        f"start greedy queue=a | get greedy {many('t', 9)} | ask greedy {many('u', 9)} | submit late queue=b"
+        " -> root/a.used_capacity 2.0 ; late ACCEPTED SCHEDULED"
+        f" | end t1 | run late | ask late {many('v', 9)} | end t2 | end t3 | end t4 | end t5"
+        " -> greedy.containers 5 ; late.containers 5",
+    ),
+    "a queue is held at its maximum though the cluster is empty": (
+        {"scheduler": tree(half("a", maximum_capacity=60), half("b"))},
+        f"start a queue=a | ask a {many('t', 9)} -> a.containers 6",
+    ),
+    # A user at the limit gets one more.
+    "the users of a queue share it": (
+        {"scheduler": tree(HALF_FOR_A_USER)},
+        f"start ann user=ann | start bob user=bob | get ann {many('a', 3)} | get bob {many('b', 20)}"
+        f" -> ann.containers 4 ; bob.containers 6 | ask ann {many('c', 20)} | end b1 | end b2 | end b3 | end b4"
+        " -> ann.containers 6 ; bob.containers 4",
+    ),
+    "the masters of a queue have their share, and the others wait for it": (
+        {"scheduler": tree(DEFAULT | {"maximum_am_resource_percent": 30})},
+        "submit a am_mb=2 | submit b am_mb=2 | submit c am_mb=2 -> a ACCEPTED LAUNCHED ; b ACCEPTED SCHEDULED"
+        " ; c ACCEPTED SCHEDULED ; root/default.applications 3 ; root/default.pending_applications 2 | run a | exit a"
+        " -> b ACCEPTED LAUNCHED",
+    ),
+    "an application that is moved counts in its new queue with all that it has": (
+        HALVES,
+        "start a queue=a | get a t u | move a b -> root/a.used 0 ; root/b.used 3 ; a.queue b | exit a"
+        " -> a FINISHED FINISHED ; root/b.applications 0",
+    ),
+    **{
+        f"an application for the queue {queue}, which takes none, fails and says why": (
+            {"scheduler": tree(half("stopped", state="STOPPED"), PARENT)},
+            f"submit a queue={queue} -> a FAILED ; a.final_status FAILED ; a.attempt_id None | says a {queue}",
+        )
+        for queue in ("nowhere", "stopped", "parent")
+    },
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_queues(scene: Scene) -> None:
+    play_scene(scene)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "capacity"])
@@ -48,95 +103,6 @@ def test_more_urgent_application_is_served_first_and_the_older_one_among_equals(
         assert order == ["u", "o", "y"]
 
 
-def test_priority_can_be_raised_while_an_application_waits() -> None:
-    with Yarn("n1", scheduler=tree({"name": "default", "capacity": 100})) as yarn:
-        filler, first, second = yarn.submit_and_run(), yarn.submit_and_run(), yarn.submit_and_run()
-        (task,) = filler.get_running(ask(7))
-        first.get(ask(7))
-        second.get(ask(7))
-
-        yarn.do(lambda: yarn.clients.update_application_priority(second.app_id, 9))
-        yarn.end(task)
-
-        assert tasks_of(yarn, first, second) == [0, 1]
-        assert yarn.report(second.app_id).priority == 9
-
-
-def test_queue_uses_what_its_sibling_leaves_and_gets_its_own_back_as_room_is_given_up() -> None:
-    with Yarn("n1", scheduler=tree(half("a"), half("b"))) as yarn:
-        greedy = yarn.submit_and_run(queue="a")
-        tasks = greedy.get_running(*[ask()] * 9)
-        greedy.get(*[ask()] * 9)
-        over = yarn.clients.get_queue_info("root.a").used_capacity
-        late = yarn.submit(queue="b")
-        waiting = yarn.states(late)
-
-        yarn.end(tasks[0])
-        master = yarn.run(late)
-        master.get(*[ask()] * 9)
-        for task in tasks[1:5]:
-            yarn.end(task)
-
-        assert over == pytest.approx(2.0)
-        assert waiting == ("ACCEPTED", ["SCHEDULED"])
-        assert tasks_of(yarn, greedy, master) == [4, 4]  # with its master, each has its half
-
-
-def test_queue_is_held_at_its_maximum_though_the_cluster_is_empty() -> None:
-    with Yarn("n1", scheduler=tree(half("a", maximum_capacity=60), half("b"))) as yarn:
-        master = yarn.submit_and_run(queue="a")
-
-        master.get(*[ask()] * 9)
-
-        assert tasks_of(yarn, master) == [5]
-
-
-def test_users_of_a_queue_share_it() -> None:
-    queue = {"name": "default", "capacity": 100, "minimum_user_limit_percent": 50, "user_limit_factor": 1}
-    with Yarn("n1", scheduler=tree(queue)) as yarn:
-        ann, bob = yarn.submit_and_run(user="ann"), yarn.submit_and_run(user="bob")
-        ann.get_running(*[ask()] * 3)
-        tasks = bob.get_running(*[ask()] * 20)
-        alone = tasks_of(yarn, ann, bob)
-        ann.get(*[ask()] * 20)
-
-        for task in tasks[:4]:
-            yarn.end(task)
-
-        assert alone == [3, 5]
-        assert tasks_of(yarn, ann, bob) == [5, 3]  # a user at the limit gets one more
-
-
-def test_masters_of_a_queue_have_their_share_and_the_others_wait_for_it() -> None:
-    queue = {"name": "default", "capacity": 100, "maximum_am_resource_percent": 30}
-    with Yarn("n1", scheduler=tree(queue)) as yarn:
-        apps = [yarn.submit(am_mb=2) for _ in range(3)]
-        info = yarn.clients.get_queue_info("root.default")
-        states = [yarn.states(app)[1] for app in apps]
-
-        yarn.run(apps[0]).finish_and_exit()
-
-        assert (info.applications, info.pending_applications) == (3, 2)
-        assert states == [["LAUNCHED"], ["SCHEDULED"], ["SCHEDULED"]]
-        assert yarn.states(apps[1]) == ("ACCEPTED", ["LAUNCHED"])
-
-
-def test_moved_application_counts_in_its_new_queue_with_all_that_it_has() -> None:
-    with Yarn("n1", scheduler=tree(half("a"), half("b"))) as yarn:
-        master = yarn.submit_and_run(queue="a")
-        master.get_running(ask(), ask())
-
-        yarn.do(lambda: yarn.clients.move_application_across_queues(master.app_id, "b"))
-        used = {path: yarn.clients.get_queue_info(path).used.memory_mb for path in ("root.a", "root.b")}
-        queue = yarn.report(master.app_id).queue
-        master.finish_and_exit()
-
-        assert used == {"root.a": 0, "root.b": 3}
-        assert queue == "b"
-        assert yarn.report(master.app_id).state == "FINISHED"
-        assert yarn.clients.get_queue_info("root.b").applications == 0
-
-
 def test_impossible_move_is_refused_and_the_application_stays() -> None:
     stopped = half("b", state="STOPPED")
     with Yarn("n1", scheduler=tree(half("a"), stopped)) as yarn:
@@ -148,17 +114,6 @@ def test_impossible_move_is_refused_and_the_application_stays() -> None:
 
         assert yarn.report(app).queue == "a"
         assert yarn.clients.get_queue_info("root.a").applications == 1
-
-
-@pytest.mark.parametrize("queue", ["nowhere", "stopped", "parent"])
-def test_application_that_no_queue_takes_fails_and_says_why(queue: str) -> None:
-    parent = half("parent", queues=[{"name": "leaf", "capacity": 100}])
-    with Yarn("n1", scheduler=tree(half("stopped", state="STOPPED"), parent)) as yarn:
-        app = yarn.submit(queue=queue)
-
-        report = yarn.report(app)
-        assert (report.state, report.final_status, report.attempt_id) == ("FAILED", "FAILED", None)
-        assert queue in report.diagnostics
 
 
 def test_oldest_ended_applications_beyond_the_maximum_are_forgotten() -> None:
