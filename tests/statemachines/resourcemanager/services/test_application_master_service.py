@@ -2,354 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager import (
-    ApplicationMasterNotRegisteredError,
-    ContainerRequest,
-    ContainerStatus,
-    FinalApplicationStatus,
-    InvalidApplicationMasterRequestError,
-    InvalidResourceRequestError,
-    Resource,
-    RMAppAttempt,
-    UnknownAttemptError,
-)
-from statemachines.resourcemanager.events.services import NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmappattempt import MasterSession
-from statemachines.resourcemanager.records.errors import InvalidContainerReleaseError
-from statemachines.resourcemanager.records.resource import MaximumAllocation
-from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
+from statemachines.resourcemanager import InvalidResourceRequestError
 
-from ..builders import MASTER, TASK, Workshop, event_for, send
-from .desk import Desk
+from ....kit.scenarios import play
+from ..builders import Workshop, send
+from ..inner import MaximumAllocation, NodesListManagerEventType
+from .masters import SIZES, Masters
 
-CALLS = ["register_application_master", "allocate", "finish_application_master"]
-NOBODY = "appattempt_0_0009_000001"
-SMALL, LARGE = Resource(1024, 1000), Resource(2048, 2000)
+CALLS = ("register", "allocate", "finish")
+
+WHO_MAY_CALL = {
+    **{
+        f"a master of an attempt that never was is told to exit when it wants to {call}": f"refused {call}"
+        " -> refusal UnknownAttempt ; posted | says is_not_registered:_its_master_should_exit"
+        for call in CALLS
+    },
+    **{
+        f"a master of an attempt that has ended is told to exit when it wants to {call}": f"ended | refused {call}"
+        " -> refusal UnknownAttempt ; posted"
+        for call in CALLS
+    },
+    **{
+        f"a master that has not registered is told to when it wants to {call}": f"attempt LAUNCHED | refused {call}"
+        " -> refusal ApplicationMasterNotRegistered ; posted | says call_register_application_master_first"
+        for call in CALLS[1:]
+    },
+    **{
+        f"a master that has finished is told to exit when it wants to {call}": f"registered | finish | forget"
+        f" | refused {call} -> refusal UnknownAttempt ; posted | says has_finished:_it_should_exit"
+        for call in CALLS[:2]
+    },
+    # A busy resource manager ended an attempt whose master had called: the call's event was still queued.
+    **{
+        f"a call to {call} is a sign of life before its event is handled": "registered"
+        f"{' | session' if call == 'register' else ''} | watch | +1000 | {call} -> lives_until 1000"
+        for call in CALLS
+    },
+    "a master that calls out of turn lives": "attempt LAUNCHED | watch | +1000 | refused allocate -> lives_until 1000",
+}
+REGISTERING = {
+    "registration gives the attempt the address of its master": "attempt LAUNCHED to_a"
+    " | register node1 8030 http://node1/ui -> posted REGISTERED ; registered node1 8030 http://node1/ui"
+    " ; queue root.a ; previous",
+    **{
+        f"a master registers once{fields and ', which is ' + fields}": f"registered {fields} | refused register"
+        " -> refusal InvalidApplicationMasterRequest ; posted | says is_already_registered"
+        for fields in ("", "unmanaged", "keeps")
+    },
+    # The responses to the one before are not repeated.
+    "an unmanaged master may register again where containers are kept": "registered unmanaged keeps | allocate 0"
+    f" | register | refused allocate {2**31 - 1} -> refusal InvalidApplicationMasterRequest | allocate 0 -> id 1",
+    "the next attempt learns of the containers that go on": "second keeps | live 3 | register"
+    " -> previous container_0_0001_01_000003",
+    # As after a restart of the resource manager, which knows of no response.
+    "an attempt that is registered again begins anew": "registered | allocate 0 | session"
+    " | refused allocate 1 -> refusal ApplicationMasterNotRegistered | refused finish"
+    " -> refusal ApplicationMasterNotRegistered | register | allocate 0 -> id 1",
+}
+HEARTBEATS = {
+    "a heartbeat updates the attempt": "registered | progress 0.25 http://new -> posted STATUS_UPDATE"
+    " ; status 0.25 http://new",
+    **{
+        f"a progress of {said} counts as {kept}": f"registered | progress {said} -> status {kept} None"
+        for said, kept in (("-0.5", 0.0), ("1.5", 1.0), ("nan", 0.0), ("inf", 1.0), ("1.0", 1.0))
+    },
+    "asks reach the scheduler": "registered | ask small large -> asked 1024 2048",
+    "releases reach the scheduler, and its own container is the master's own": "registered | release 1 2"
+    " -> released 1 2 ; asked 1024",
+    "blacklists reach the scheduler": "registered | avoid node1 node2 -> blacklisted node1 node2",
+    "allocated containers come once": "registered | allocated 2 | allocate -> got 2 | allocate -> got",
+    "finished containers come once, and the nodes may forget them": "registered | exited 2 | exited 3 node2:1"
+    " | exited 4 | allocate -> finished 2 3 4 ; pulled node1:1=2,4 node2:1=3 | allocate -> finished",
+    # A master that never knew of them counted them as its own.
+    "the next attempt gets no earlier containers, which the nodes may forget": "second | register | exited 1/2"
+    " | exited 2 | allocate -> finished 2 ; pulled node1:1=container_0_0001_01_000002,2",
+    "the next attempt gets earlier containers if they are kept": "second keeps | register | exited 1/2 | exited 2"
+    " | allocate -> finished container_0_0001_01_000002 2",
+    "changes of nodes come once": "registered | node node1:1 NODE_UNUSABLE | allocate -> updated node1:1=NODE_UNUSABLE"
+    " | allocate -> updated",
+    "changes of nodes come in their order": "registered | node node1:1 NODE_UNUSABLE | node node1:1 NODE_USABLE"
+    " | allocate -> updated node1:1=NODE_UNUSABLE node1:1=NODE_USABLE",
+    "notices of preemption come once": "registered | noticed 2 3 | allocate -> preempted 2 3 | allocate -> preempted",
+}
+GIVING_BACK = {
+    **{
+        f"nothing is done if a master releases {container}": f"registered | refused release 2 {container}"
+        f" -> refusal InvalidContainerRelease ; posted ; asked ; released | says {says}"
+        for container, says in (
+            ("container_0_0002_01_000001", "does_not_belong_to_appattempt_0_0001_000001"),
+            ("container_0_0001_02_000001", "does_not_belong_to_appattempt_0_0001_000001"),
+            ("task_1", "is_not_the_id_of_a_container"),
+        )
+    },
+    "containers that are kept can be released by the next attempt": "second keeps | register | release 1/2"
+    " -> released container_0_0001_01_000002 | refused release container_0_0002_01_000001"
+    " -> refusal InvalidContainerRelease",
+    "resizes that are granted come with the response": "registered | live 2 | live 3 | resize 2=large 3=huge"
+    " -> resized 2 ; granted 2=2048",
+    "containers of others and ended ones are not resized": "registered | others 2"
+    " | resize container_0_0002_01_000002=large 2=large -> resized ; granted",
+}
+RESPONSE_IDS = {
+    "response ids count the heartbeats": "registered | allocate 0 -> id 1 | allocate 1 -> id 2 | allocate 2 -> id 3",
+    # Otherwise no master could start or release the containers that the lost response allocated.
+    "a response that got lost comes again, and nothing is done again": "registered | allocated 2 | ask_with 0 small"
+    " | forget | ask_with 0 small -> again True ; got 2 ; asked 1024 ; posted"
+    " | allocate 1 -> id 2 ; got ; posted STATUS_UPDATE",
+    "a heartbeat that comes again is a sign of life": "registered | allocate 0 | watch | +1000 | allocate 0"
+    " -> lives_until 1000",
+    **{
+        f"a response id of {id} after the second response is refused": "registered | allocate 0 | allocate 1 | forget"
+        f" | refused allocate {id} -> refusal InvalidApplicationMasterRequest ; posted"
+        f" | says sent_response_id_{id};_its_last_response_had_2"
+        for id in (-1, 0, 3, 17)
+    },
+    "before the first heartbeat there is no response to repeat": "registered | refused allocate -1"
+    " -> refusal InvalidApplicationMasterRequest | says its_last_response_had_0",
+    "after the last response id comes 0": f"registered | last_id {2**31 - 1} | allocate {2**31 - 1} -> id 0"
+    f" | allocate {2**31 - 1} -> again True | allocate 0 -> id 1",
+    "a master without response ids is not checked": "registered | allocate -> id 1 | allocate -> id 2"
+    " | allocate -> id 3",
+}
+FINISHING = {
+    "finishing gives the attempt the end that the master reports": "registered | finish done FAILED http://history"
+    " -> done False ; posted UNREGISTERED ; end done FAILED http://history",
+    "a master may ask again whether its end is stored": "registered | finish -> done False | finish -> done False"
+    " ; posted UNREGISTERED | app FINISHING | finish -> done True ; posted",
+    # The master called before the restart, and calls again after it: it never registers with this one.
+    **{
+        f"an end as {state} that was stored before a restart is known": f"ended {state} | finish -> done True"
+        for state in ("FINISHING", "FINISHED", "FAILED", "KILLED")
+    },
+    "a master outside of the cluster need not ask again": "registered unmanaged | finish"
+    " -> done True ; posted UNREGISTERED",
+}
+SCENARIOS = WHO_MAY_CALL | REGISTERING | HEARTBEATS | GIVING_BACK | RESPONSE_IDS | FINISHING
+
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_masters(script: str) -> None:
+    play(Masters(), script)
 
 
 @pytest.fixture
-def masters(desk: Desk) -> ApplicationMasterService:
-    return desk.masters
+def masters() -> Masters:
+    return Masters()
 
 
-def call(masters: ApplicationMasterService, name: str, attempt: str, *arguments: Any) -> Any:
-    return getattr(masters, name)(attempt, *arguments)
+def test_response_has_the_headroom(masters: Masters) -> None:
+    masters.play("registered")
+    masters.scheduler.room = SIZES["large"]
 
+    masters.play("allocate")
 
-def registered(desk: Desk, **submission: Any) -> RMAppAttempt:
-    """A running attempt whose master has registered; nothing is posted yet."""
-    attempt = desk.attempt("RUNNING", **submission)
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-    desk.masters.register_application_master(attempt.entity)
-    desk.posted.events.clear()
-    return attempt
+    assert masters.response.headroom == SIZES["large"]
 
 
-def second_attempt(desk: Desk, **submission: Any) -> RMAppAttempt:
-    """The second attempt of an application, as `registered`."""
-    first = desk.attempt("FAILED", **submission)
-    first.app.start_attempt()
-    attempt = first.app.attempts[1]
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-    desk.masters.register_application_master(attempt.entity)
-    desk.posted.events.clear()
-    return attempt
+def test_notice_of_preemption_says_how_much(masters: Masters) -> None:
+    for verb, *words in (["registered"], ["noticed", "2", "3"], ["allocate"]):
+        masters.play(verb, *words)
 
+    assert masters.response.preemption.resource == SIZES["large"]
 
-# -- which masters may call -------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("name", CALLS)
-def test_master_of_an_attempt_that_never_was_is_told_to_exit(
-    desk: Desk, masters: ApplicationMasterService, name: str
-) -> None:
-    with pytest.raises(UnknownAttemptError, match=f"{NOBODY} is not registered: its master should exit"):
-        call(masters, name, NOBODY)
-
-    assert desk.posted.events == []
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_master_of_an_attempt_that_has_ended_is_told_to_exit(
-    desk: Desk, masters: ApplicationMasterService, name: str
-) -> None:
-    attempt = desk.attempt()
-    for event in ("START", "KILL", "ATTEMPT_UPDATE_SAVED"):
-        attempt.handle(event_for(attempt, event))
-
-    with pytest.raises(UnknownAttemptError):
-        call(masters, name, attempt.entity)
-
-
-@pytest.mark.parametrize("name", ["allocate", "finish_application_master"])
-def test_master_that_has_not_registered_is_told_to(desk: Desk, masters: ApplicationMasterService, name: str) -> None:
-    attempt = desk.attempt("LAUNCHED")
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-
-    with pytest.raises(ApplicationMasterNotRegisteredError, match="call register_application_master first"):
-        call(masters, name, attempt.entity)
-
-    assert desk.posted.events == []
-
-
-@pytest.mark.parametrize("name", ["register_application_master", "allocate"])
-def test_master_that_has_finished_is_told_to_exit(desk: Desk, masters: ApplicationMasterService, name: str) -> None:
-    attempt = registered(desk)
-    masters.finish_application_master(attempt.entity)
-    desk.posted.events.clear()
-
-    with pytest.raises(UnknownAttemptError, match="has finished: it should exit"):
-        call(masters, name, attempt.entity)
-
-    assert desk.posted.events == []
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_each_call_of_a_master_is_a_sign_of_life_before_its_event_is_handled(
-    desk: Desk, masters: ApplicationMasterService, name: str
-) -> None:
-    """A busy resource manager ended an attempt whose master had called: the call's event was still queued."""
-    attempt = registered(desk)
-    if name == "register_application_master":
-        desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-    monitor = desk.context.am_liveliness_monitor
-    monitor.register(attempt.entity)
-    before_ms = monitor.next_deadline_ms()
-    desk.clock.advance(1000)
-
-    call(masters, name, attempt.entity)
-
-    assert before_ms is not None
-    assert monitor.next_deadline_ms() == before_ms + 1000
-
-
-def test_master_that_calls_out_of_turn_lives(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = desk.attempt("LAUNCHED")
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-    monitor = desk.context.am_liveliness_monitor
-    monitor.register(attempt.entity)
-    before_ms = monitor.next_deadline_ms()
-    desk.clock.advance(1000)
-
-    with pytest.raises(ApplicationMasterNotRegisteredError):
-        masters.allocate(attempt.entity)
-
-    assert before_ms is not None
-    assert monitor.next_deadline_ms() == before_ms + 1000
-
-
-# -- registering ------------------------------------------------------------------------------------------------------
-
-
-def test_registration_gives_the_attempt_the_address_of_its_master(
-    desk: Desk, masters: ApplicationMasterService
-) -> None:
-    attempt = desk.attempt("LAUNCHED", queue="root.a")
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-
-    response = masters.register_application_master(attempt.entity, "node1", 8030, "http://node1/ui")
-
-    (event,) = desk.posted.events
-    assert desk.posted.news() == ["RMAppAttempt REGISTERED"]
-    assert (event.entity, event.host, event.rpc_port, event.tracking_url) == (
-        attempt.entity,
-        "node1",
-        8030,
-        "http://node1/ui",
-    )
-    assert response == ("root.a", [], MaximumAllocation())
-
-
-@pytest.mark.parametrize(
-    "submission",
-    [{}, {"unmanaged_am": True}, {"keep_containers_across_attempts": True}],
-    ids=["plain", "unmanaged", "keeps containers"],
-)
-def test_master_registers_once(desk: Desk, masters: ApplicationMasterService, submission: dict[str, bool]) -> None:
-    attempt = registered(desk, **submission)
-
-    with pytest.raises(InvalidApplicationMasterRequestError, match="is already registered"):
-        masters.register_application_master(attempt.entity)
-
-    assert desk.posted.events == []
-
-
-def test_unmanaged_master_may_register_again_where_containers_are_kept(
-    desk: Desk, masters: ApplicationMasterService
-) -> None:
-    attempt = registered(desk, unmanaged_am=True, keep_containers_across_attempts=True)
-    masters.allocate(attempt.entity, response_id=0)
-
-    masters.register_application_master(attempt.entity)
-
-    with pytest.raises(InvalidApplicationMasterRequestError):  # the responses to the one before are not repeated
-        masters.allocate(attempt.entity, response_id=2**31 - 1)
-    assert masters.allocate(attempt.entity, response_id=0).response_id == 1
-
-
-def test_next_attempt_learns_of_the_containers_that_go_on(desk: Desk, masters: ApplicationMasterService) -> None:
-    first = desk.attempt("FAILED", keep_containers_across_attempts=True)
-    first.app.start_attempt()
-    attempt = first.app.attempts[1]
-    master, kept = desk.live(attempt.entity, 1), desk.live(attempt.entity, 2)
-    attempt.master_container = master.entity
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-
-    response = masters.register_application_master(attempt.entity)
-
-    assert response.containers_from_previous_attempts == [kept]
-
-
-# -- the heartbeat ----------------------------------------------------------------------------------------------------
-
-
-def test_heartbeat_updates_the_attempt(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-
-    masters.allocate(attempt.entity, progress=0.25, tracking_url="http://new")
-
-    (event,) = desk.posted.events
-    assert desk.posted.news() == ["RMAppAttempt STATUS_UPDATE"]
-    assert (event.entity, event.progress, event.tracking_url) == (attempt.entity, 0.25, "http://new")
-
-
-@pytest.mark.parametrize(
-    ("said", "kept"), [(-0.5, 0.0), (1.5, 1.0), (float("nan"), 0.0), (float("inf"), 1.0), (1.0, 1.0)]
-)
-def test_progress_is_cut_to_what_is_possible(
-    desk: Desk, masters: ApplicationMasterService, said: float, kept: float
-) -> None:
-    attempt = registered(desk)
-
-    masters.allocate(attempt.entity, progress=said)
-
-    assert desk.posted.events[0].progress == kept
-
-
-def test_asks_releases_and_blacklists_reach_the_scheduler(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    asks = [ContainerRequest(SMALL), ContainerRequest(LARGE)]
-
-    masters.allocate(attempt.entity, asks, [TASK], blacklist_additions=["node1"], blacklist_removals=["node2"])
-
-    assert desk.scheduler.asked == [(attempt.entity, ask) for ask in asks]
-    assert desk.scheduler.released == [(attempt.entity, TASK)]
-    assert desk.scheduler.blacklisted == [(attempt.entity, ["node1"], ["node2"])]
-
-
-def test_allocated_containers_come_once(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    container = desk.live(attempt.entity, 2, "ALLOCATED")
-    desk.scheduler.allocated = [container]
-
-    first, second = masters.allocate(attempt.entity), masters.allocate(attempt.entity)
-
-    assert (list(first.allocated), list(second.allocated)) == ([container], [])
-
-
-def test_finished_containers_come_once_and_the_nodes_may_forget_them(
-    desk: Desk, masters: ApplicationMasterService
-) -> None:
-    attempt = registered(desk)
-    statuses = [ContainerStatus(f"container_0_0001_01_00000{number}", number) for number in range(2, 5)]
-    attempt.finished_containers = list(zip(["node1:1", "node2:1", "node1:1"], statuses, strict=True))
-
-    first, second = masters.allocate(attempt.entity), masters.allocate(attempt.entity)
-
-    assert (list(first.finished), list(second.finished)) == (statuses, [])
-    pulled = [
-        (event.entity, event.about)
-        for event in desk.posted.events
-        if event.type.name == "FINISHED_CONTAINERS_PULLED_BY_AM"
-    ]
-    one, two, three = [status.container for status in statuses]
-    assert pulled == [("node1:1", (one, three)), ("node2:1", (two,))]
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_next_attempt_gets_earlier_containers_only_if_they_are_kept(
-    desk: Desk, masters: ApplicationMasterService, keeps: bool
-) -> None:
-    """A master that never knew of them counted them as its own."""
-    attempt = second_attempt(desk, keep_containers_across_attempts=keeps)
-    earlier, own = ContainerStatus(TASK, 0), ContainerStatus("container_0_0001_02_000002", 0)
-    attempt.finished_containers = [("node1:1", earlier), ("node1:1", own)]
-
-    response = masters.allocate(attempt.entity)
-
-    assert list(response.finished) == ([earlier, own] if keeps else [own])
-    assert desk.posted.events[-1].about == (earlier.container, own.container)
-
-
-def test_node_updates_come_once(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    lost = ("node1:1", NodesListManagerEventType.NODE_UNUSABLE)
-    desk.context.node_changes.note(*lost)
-
-    first, second = masters.allocate(attempt.entity), masters.allocate(attempt.entity)
-
-    assert (list(first.updated_nodes), list(second.updated_nodes)) == ([lost], [])
-
-
-def test_response_has_the_headroom(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    desk.scheduler.room = LARGE
-
-    assert masters.allocate(attempt.entity).headroom == LARGE
-
-
-def test_response_has_new_notices_of_preemption_once(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    containers = [desk.live(attempt.entity, number) for number in (2, 3)]
-    desk.scheduler.noticed = list(containers)
-
-    first, second = masters.allocate(attempt.entity).preemption, masters.allocate(attempt.entity).preemption
-
-    assert (first, second) == (([each.entity for each in containers], LARGE), None)
-
-
-@pytest.mark.parametrize(
-    "call", [{"asks": [ContainerRequest(SMALL), ContainerRequest(LARGE)]}, {"resizes": [(TASK, LARGE)]}]
-)
+@pytest.mark.parametrize("call", [["ask", "small", "large"], ["resize", "2=large"]])
 def test_container_beyond_the_maximum_allocation_is_refused_and_nothing_is_done(
-    desk: Desk, masters: ApplicationMasterService, call: dict[str, Any]
+    masters: Masters, call: list[str]
 ) -> None:
-    attempt = registered(desk, queue="small")
-    desk.scheduler.largest = MaximumAllocation(1024)
+    masters.play("registered", "to_a")
+    masters.scheduler.largest = MaximumAllocation(1024)
 
     with pytest.raises(
-        InvalidResourceRequestError, match=r"memory:2048 MB.* larger .* in queue small, <memory:1024 MB, vCores:any>"
+        InvalidResourceRequestError, match=r"memory:2048 MB.* larger .* in queue root.a, <memory:1024 MB, vCores:any>"
     ):
-        masters.allocate(attempt.entity, **call)
+        masters.play(*call)
 
-    assert (desk.scheduler.asked, desk.posted.events) == ([], [])
-
-
-def test_master_learns_the_maximum_allocation_when_it_registers(desk: Desk, masters: ApplicationMasterService) -> None:
-    desk.scheduler.largest = MaximumAllocation(1024, 4000)
-    attempt = desk.attempt("RUNNING")
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-
-    assert masters.register_application_master(attempt.entity).maximum_allocation == (1024, 4000)
+    assert (masters.scheduler.asked, masters.desk.posted.events) == ([], [])
 
 
-def test_every_master_hears_all_changes_of_nodes_in_their_order(desk: Desk, masters: ApplicationMasterService) -> None:
-    often, seldom = registered(desk), registered(desk)
-    changes = [("node1:1", NodesListManagerEventType.NODE_UNUSABLE), ("node1:1", NodesListManagerEventType.NODE_USABLE)]
+def test_master_learns_the_maximum_allocation_when_it_registers(masters: Masters) -> None:
+    masters.scheduler.largest = MaximumAllocation(1024, 4000)
 
-    heard = []
-    for change in changes:
-        desk.context.node_changes.note(*change)
-        heard += masters.allocate(often.entity).updated_nodes
+    for verb, *words in (["attempt", "RUNNING"], ["register"]):
+        masters.play(verb, *words)
 
-    assert heard == masters.allocate(seldom.entity).updated_nodes == changes
+    assert masters.response.maximum_allocation == (1024, 4000)
 
 
 def test_later_attempt_begins_with_the_present_nodes(workshop: Workshop) -> None:
@@ -363,241 +204,23 @@ def test_later_attempt_begins_with_the_present_nodes(workshop: Workshop) -> None
     assert heard == [("node1:1", NodesListManagerEventType.NODE_UNUSABLE)]
 
 
-# -- giving back and resizing -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("container", "problem"),
-    [
-        ("container_0_0002_01_000001", "container_0_0002_01_000001 does not belong to appattempt_0_0001_000001"),
-        ("container_0_0001_02_000001", "container_0_0001_02_000001 does not belong to appattempt_0_0001_000001"),
-        ("task 1", "'task 1' is not the id of a container"),
-    ],
-    ids=["another application's", "another attempt's", "no container"],
-)
-def test_release_of_what_is_not_its_own_does_nothing(
-    desk: Desk, masters: ApplicationMasterService, container: str, problem: str
-) -> None:
-    attempt = registered(desk)
-
-    with pytest.raises(InvalidContainerReleaseError, match=problem):
-        masters.allocate(attempt.entity, [ContainerRequest(SMALL)], [TASK, container])
-
-    assert (desk.posted.events, desk.scheduler.asked, desk.scheduler.released) == ([], [], [])
-
-
-def test_containers_that_are_kept_can_be_released_by_the_next_attempt(
-    desk: Desk, masters: ApplicationMasterService
-) -> None:
-    attempt = second_attempt(desk, keep_containers_across_attempts=True)
-
-    masters.allocate(attempt.entity, releases=iter([TASK]))
-
-    assert desk.scheduler.released == [(attempt.entity, TASK)]
-    with pytest.raises(InvalidContainerReleaseError):
-        masters.allocate(attempt.entity, releases=["container_0_0002_01_000001"])
-
-
-def test_resizes_that_are_granted_come_with_the_response(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    grows, too_large = desk.live(attempt.entity, 2), desk.live(attempt.entity, 3)
-    huge = Resource(1_000_000, 1000)
-    desk.desk_scheduler.too_large = {huge}
-
-    response = masters.allocate(attempt.entity, resizes=[(grows.entity, LARGE), (too_large.entity, huge)])
-
-    assert list(response.resized) == [(grows.entity, LARGE)]
-    assert desk.desk_scheduler.resized == [(grows.entity, LARGE)]
-
-
-def test_containers_of_others_and_ended_ones_are_not_resized(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    others = desk.live("appattempt_0_0002_000001", 2)
-
-    response = masters.allocate(attempt.entity, resizes=[(others.entity, LARGE), (TASK, LARGE)])
-
-    assert (list(response.resized), desk.desk_scheduler.resized) == ([], [])
-
-
-# -- response ids -----------------------------------------------------------------------------------------------------
-
-
-def test_response_ids_count_the_heartbeats(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-
-    ids = [masters.allocate(attempt.entity, response_id=response_id).response_id for response_id in (0, 1, 2)]
-
-    assert ids == [1, 2, 3]
-
-
-def test_response_that_got_lost_comes_again(desk: Desk, masters: ApplicationMasterService) -> None:
-    """Otherwise no master could start or release the containers that the lost response allocated."""
-    attempt = registered(desk)
-    desk.scheduler.allocated = [desk.live(attempt.entity, 2, "ALLOCATED")]
-    lost = masters.allocate(attempt.entity, [ContainerRequest(SMALL)], response_id=0)
-    desk.posted.events.clear()
-
-    again = masters.allocate(attempt.entity, [ContainerRequest(SMALL)], response_id=0)
-    next_ = masters.allocate(attempt.entity, response_id=1)
-
-    assert (again is lost, next_.response_id, list(next_.allocated)) == (True, 2, [])
-    assert len(desk.scheduler.asked) == 1
-    assert desk.posted.news() == ["RMAppAttempt STATUS_UPDATE"]
-
-
-def test_heartbeat_that_comes_again_is_a_sign_of_life(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    masters.allocate(attempt.entity, response_id=0)
-    monitor = desk.context.am_liveliness_monitor
-    monitor.register(attempt.entity)
-    before_ms = monitor.next_deadline_ms()
-    desk.clock.advance(1000)
-
-    masters.allocate(attempt.entity, response_id=0)
-
-    assert before_ms is not None
-    assert monitor.next_deadline_ms() == before_ms + 1000
-
-
 @pytest.mark.long
 @given(losses=st.lists(st.booleans(), max_size=30))
 def test_nothing_is_lost_or_comes_twice_whatever_responses_get_lost(losses: list[bool]) -> None:
-    desk = Desk()
-    masters, attempt = desk.masters, registered(desk)
+    masters = Masters()
+    masters.play("registered")
     allocated: list[str] = []
-    finished: list[ContainerStatus] = []
+    finished: list[str] = []
     response_id = 0
-    for number, is_lost in enumerate([*losses, False], start=2):
-        desk.scheduler.allocated.append(desk.live(attempt.entity, number, "ALLOCATED"))
-        attempt.finished_containers.append(("node1:1", ContainerStatus(f"container_0_0001_01_{number:06d}", 0)))
-        response = masters.allocate(attempt.entity, response_id=response_id)
+    for number, is_lost in enumerate([*losses, False, False], start=2):
+        if number < len(losses) + 3:
+            masters.scheduler.allocated.append(masters.desk.live(masters.entity, number, "ALLOCATED"))
+            masters.play("exited", str(number))
+        masters.play("allocate", str(response_id))
         if not is_lost:
-            allocated += [container.entity for container in response.allocated]
-            finished += response.finished
-            response_id = response.response_id
+            allocated += masters.look("got")
+            finished += masters.look("finished")
+            response_id = masters.response.response_id
 
-    last = masters.allocate(attempt.entity, response_id=response_id)
-
-    allocated += [container.entity for container in last.allocated]
-    finished += last.finished
-    everything = [f"container_0_0001_01_{number:06d}" for number in range(2, len(losses) + 3)]
-    assert (allocated, [status.container for status in finished]) == (everything, everything)
-
-
-@pytest.mark.parametrize("response_id", [-1, 0, 3, 17])
-def test_other_response_ids_are_refused(desk: Desk, masters: ApplicationMasterService, response_id: int) -> None:
-    attempt = registered(desk)
-    masters.allocate(attempt.entity, response_id=0)
-    masters.allocate(attempt.entity, response_id=1)
-    desk.posted.events.clear()
-
-    with pytest.raises(
-        InvalidApplicationMasterRequestError, match=f"sent response id {response_id}; its last response had 2"
-    ):
-        masters.allocate(attempt.entity, response_id=response_id)
-
-    assert desk.posted.events == []
-
-
-def test_before_the_first_heartbeat_there_is_no_response_to_repeat(
-    desk: Desk, masters: ApplicationMasterService
-) -> None:
-    attempt = registered(desk)
-
-    with pytest.raises(InvalidApplicationMasterRequestError, match="its last response had 0"):
-        masters.allocate(attempt.entity, response_id=-1)
-
-
-def test_after_the_last_response_id_comes_0(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    masters._masters[attempt.entity].response_id = last = 2**31 - 1
-
-    turned = masters.allocate(attempt.entity, response_id=last)
-    repeated = masters.allocate(attempt.entity, response_id=last)
-
-    assert (turned.response_id, repeated is turned) == (0, True)
-    assert masters.allocate(attempt.entity, response_id=0).response_id == 1
-
-
-def test_master_without_response_ids_is_not_checked(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-
-    ids = [masters.allocate(attempt.entity).response_id for _ in range(3)]
-
-    assert ids == [1, 2, 3]
-
-
-# -- finishing --------------------------------------------------------------------------------------------------------
-
-
-def test_finishing_gives_the_attempt_the_end_that_the_master_reports(
-    desk: Desk, masters: ApplicationMasterService
-) -> None:
-    attempt = registered(desk)
-
-    stored = masters.finish_application_master(
-        attempt.entity, "all done", FinalApplicationStatus.FAILED, "http://history"
-    )
-
-    (event,) = desk.posted.events
-    assert (stored, desk.posted.news()) == (False, ["RMAppAttempt UNREGISTERED"])
-    assert (event.diagnostics, event.final_status, event.tracking_url) == (
-        "all done",
-        FinalApplicationStatus.FAILED,
-        "http://history",
-    )
-
-
-def test_master_may_ask_again_whether_its_end_is_stored(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-    answers = [masters.finish_application_master(attempt.entity) for _ in range(2)]
-    news = desk.posted.news()
-    desk._put(attempt.app, "FINISHING")
-
-    answers.append(masters.finish_application_master(attempt.entity))
-
-    assert (answers, news, desk.posted.events) == ([False, False, True], ["RMAppAttempt UNREGISTERED"], [])
-
-
-@pytest.mark.parametrize("state", ["FINISHING", "FINISHED", "FAILED", "KILLED"])
-def test_end_that_was_stored_by_an_earlier_resource_manager_is_known(
-    desk: Desk, masters: ApplicationMasterService, state: str
-) -> None:
-    """The master called before the restart, and calls again after it: it never registers with this one."""
-    attempt = desk.attempt("FINISHED")
-    desk._put(attempt.app, state)
-
-    assert masters.finish_application_master(attempt.entity) is True
-
-
-def test_master_outside_of_the_cluster_need_not_ask_again(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk, unmanaged_am=True)
-
-    assert masters.finish_application_master(attempt.entity) is True
-    assert desk.posted.news() == ["RMAppAttempt UNREGISTERED"]
-
-
-def test_attempt_that_is_registered_again_begins_anew(desk: Desk, masters: ApplicationMasterService) -> None:
-    """As after a restart of the resource manager, which knows of no response."""
-    attempt = registered(desk)
-    masters.allocate(attempt.entity, response_id=0)
-    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
-    steps: list[Callable[[], Any]] = [
-        lambda: masters.allocate(attempt.entity, response_id=1),
-        lambda: masters.finish_application_master(attempt.entity),
-    ]
-    for step in steps:
-        with pytest.raises(ApplicationMasterNotRegisteredError):
-            step()
-
-    masters.register_application_master(attempt.entity)
-
-    assert masters.allocate(attempt.entity, response_id=0).response_id == 1
-
-
-def test_master_container_is_its_own(desk: Desk, masters: ApplicationMasterService) -> None:
-    attempt = registered(desk)
-
-    masters.allocate(attempt.entity, releases=[MASTER])
-
-    assert desk.scheduler.released == [(attempt.entity, MASTER)]
+    everything = [str(number) for number in range(2, len(losses) + 3)]
+    assert (allocated, finished) == (everything, everything)
