@@ -9,80 +9,44 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource, RMNode, RMNodeEventType
-from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeNotFoundError
-from statemachines.resourcemanager.services.admin_service import AdminService
-from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
+from ....kit.scenarios import play
 from ..builders import NODE, SPEC, Workshop, send
+from ..inner import AdminService, InvalidRequestError, NodesListManager
+from .nodes import Nodes
 
-STORES_LISTS = "RMStateStore STORE_HOST_LISTS"
+SCENARIOS = {
+    "nodes are decommissioned": "node RUNNING | refresh node1"
+    " -> news DECOMMISSION_node1 ; stored STORE_HOST_LISTS ; excluded node1",
+    "graceful decommissioning has the given timeout": "busy RUNNING | refresh_gracefully 60 node1 | settle"
+    " -> news GRACEFUL_DECOMMISSION_node1 ; stored STORE_HOST_LISTS ; timeout 60",
+    "graceful decommissioning has the configured timeout": "busy RUNNING | refresh_gracefully configured node1 | settle"
+    " -> timeout 3600",
+    "only included hosts have nodes": "node RUNNING | admit_only node2"
+    " -> news SHUTDOWN_node1 ; stored STORE_HOST_LISTS ; included node2",
+    "included hosts stay as they were": "admit_only node1 | refresh node2 -> included node1 ; excluded node2",
+    "a recommissioned host may have nodes again": "node DECOMMISSIONING | list node1 | recommission node1"
+    " -> news RECOMMISSION_node1 ; stored STORE_HOST_LISTS ; excluded",
+    "the capacity of a node is changed": "node RUNNING | resize 1 -> news RESOURCE_UPDATE_node1"
+    " ; stored STORE_NODE_CAPACITY | settle -> capacity 1",
+    "a node keeps its new partition": "node RUNNING | relabel gpu"
+    " -> stored STORE_NODE_LABEL ; partition gpu ; capacity 8192",
+    **{
+        f"a node that has left cannot be changed ({change})": f"node LOST | refused {change}"
+        " -> refusal active_node_node1 ; waiting"
+        for change in ("resize 1", "relabel gpu")
+    },
+}
+
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_administrators(script: str) -> None:
+    play(Nodes(), script)
 
 
 @pytest.fixture
-def lists(workshop: Workshop) -> NodesListManager:
-    return NodesListManager(workshop.context)
-
-
-@pytest.fixture
-def admin(workshop: Workshop, lists: NodesListManager) -> AdminService:
-    return AdminService(workshop.context, lists)
-
-
-def test_nodes_are_decommissioned(workshop: Workshop, admin: AdminService, lists: NodesListManager) -> None:
-    workshop.node("RUNNING")
-
-    admin.refresh_nodes(["node1"])
-
-    assert (workshop.posted.news(), lists.excluded) == (["RMNode DECOMMISSION", STORES_LISTS], {"node1"})
-
-
-@pytest.mark.parametrize(("given_s", "timeout_s"), [(60, 60), (None, 3600)])
-def test_graceful_decommissioning_has_the_given_or_the_configured_timeout(
-    workshop: Workshop, admin: AdminService, given_s: int | None, timeout_s: int
-) -> None:
-    workshop.node("RUNNING")
-
-    admin.refresh_nodes(["node1"], graceful=True, timeout_s=given_s)
-
-    emptied, _ = workshop.posted.events
-    assert (workshop.posted.news(), emptied.about) == (["RMNode GRACEFUL_DECOMMISSION", STORES_LISTS], timeout_s)
-
-
-def test_only_included_hosts_have_nodes(workshop: Workshop, admin: AdminService, lists: NodesListManager) -> None:
-    workshop.node("RUNNING")
-
-    admin.refresh_nodes(include=["node2"])
-
-    assert (workshop.posted.news(), lists.included) == (["RMNode SHUTDOWN", STORES_LISTS], {"node2"})
-
-
-def test_included_hosts_stay_as_they_were(admin: AdminService, lists: NodesListManager) -> None:
-    admin.refresh_nodes(include=["node1"])
-
-    admin.refresh_nodes(["node2"])
-
-    assert lists.included == {"node1"}
-
-
-def test_recommissioned_host_may_have_nodes_again(
-    workshop: Workshop, admin: AdminService, lists: NodesListManager
-) -> None:
-    workshop.node("DECOMMISSIONING")
-    lists.excluded = {"node1"}
-
-    admin.recommission(["node1"])
-
-    assert (workshop.posted.news(), lists.excluded) == (["RMNode RECOMMISSION", STORES_LISTS], set())
-
-
-def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) -> None:
-    workshop.node("RUNNING")
-
-    admin.update_node_resource(NODE, Resource(1, 2))
-
-    update, write = workshop.posted.events
-    assert workshop.posted.news() == ["RMNode RESOURCE_UPDATE", "RMStateStore STORE_NODE_CAPACITY"]
-    assert (update.entity, update.about, write.state.capacity) == (NODE, Resource(1, 2), Resource(1, 2))
+def admin(workshop: Workshop) -> AdminService:
+    return AdminService(workshop.context, NodesListManager(workshop.context))
 
 
 @pytest.mark.parametrize("capacity", [Resource(-1, 1), Resource(1, 2**63), Resource(1, 1, others=(("fpga", -1),))])
@@ -94,17 +58,6 @@ def test_impossible_capacity_is_refused(workshop: Workshop, admin: AdminService,
         admin.update_node_resource(NODE, capacity)
 
     assert workshop.posted.events == []
-
-
-def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -> None:
-    node = workshop.node("RUNNING")
-
-    admin.replace_labels_on_node(NODE, "gpu")
-
-    update, write = workshop.posted.events
-    assert workshop.posted.news() == ["Scheduler NODE_LABELS_UPDATE", "RMStateStore STORE_NODE_LABEL"]
-    assert (update.entity, update.partition, write.entity, write.state.label) == (NODE, "gpu", NODE, "gpu")
-    assert (node.spec.partition, node.spec.capacity) == ("gpu", SPEC.capacity)
 
 
 @pytest.mark.parametrize("label", ["a" * 256, "two\nlines", "\ud800"])
@@ -165,25 +118,6 @@ def test_settings_by_an_administrator_hold_when_the_node_registers_again(
     node = workshop.context.nodes[NODE]
     assert node.spec == replace(SPEC, partition="gpu", http_port=http_port)
     assert node.capacity == Resource(1, 2)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda admin: admin.update_node_resource(NODE, Resource(1, 1)),
-        lambda admin: admin.replace_labels_on_node(NODE, "gpu"),
-    ],
-    ids=["update_node_resource", "replace_labels_on_node"],
-)
-def test_node_that_has_left_cannot_be_changed(
-    workshop: Workshop, admin: AdminService, call: Callable[[AdminService], Any]
-) -> None:
-    workshop.node("LOST")
-
-    with pytest.raises(NodeNotFoundError, match=f"active node {NODE} does not exist"):
-        call(admin)
-
-    assert workshop.posted.events == []
 
 
 def test_calls_are_made_on_the_handler_thread(workshop: Workshop, admin: AdminService) -> None:
