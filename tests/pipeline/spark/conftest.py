@@ -80,3 +80,9 @@ def connect_mode(connect: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The session `connect` in a process whose `pyspark.sql.functions` are made for Spark Connect."""
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     return connect
+
+
+@pytest.fixture(params=["classic", "connect"])
+def either(request: pytest.FixtureRequest, spark: SparkSession) -> Any:
+    """The session, and one of Spark Connect, which it serves."""
+    return spark if request.param == "classic" else request.getfixturevalue("connect_mode")

@@ -36,8 +36,8 @@ def figures(rows: Sequence[Any]) -> list[dict[str, Any]]:
     return sorted(({**row, "wall_s": None} for row in plain), key=lambda row: row["number"])
 
 
-def test_tasks_compute_the_same_rows_as_this_process(spark: SparkSession) -> None:
-    found = sweep(spark, WORKLOAD, combinations()).collect()
+def test_tasks_compute_the_same_rows_as_this_process(either: SparkSession) -> None:
+    found = sweep(either, WORKLOAD, combinations()).collect()
 
     assert figures(found) == figures(run_all(WORKLOAD, combinations()))
     # One node runs two applications at a time, 10 s each: waits of 0, 0, 8, 8, 16, 16, 24 and 24 s.
@@ -77,9 +77,3 @@ def test_a_sweep_of_nothing_is_refused(spark: SparkSession) -> None:
 def test_files_have_a_column_for_each_setting() -> None:
     expected = ["number", "set scheduler", "set nodes", "nodes", "applications"]
     assert result_schema(["scheduler", "nodes"]).names[:5] == expected
-
-
-def test_a_sweep_runs_over_connect(connect: Any) -> None:
-    found = sweep(connect, WORKLOAD, combinations()).collect()
-
-    assert figures(found) == figures(run_all(WORKLOAD, combinations()))

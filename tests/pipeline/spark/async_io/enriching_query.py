@@ -1,26 +1,41 @@
-"""A stream that a test runs as a program and kills in the middle of a micro-batch.
-
-Each file of the source is a micro-batch of ten rows. The query looks up every row and logs it. As a program it hangs at
-row 25, in the middle of the third micro-batch.
-"""
+"""A stream whose rows are looked up, each file of ten a micro-batch. It may hang in the middle of the third."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from pipeline.spark import ordered_wait, spark_session
+from pipeline.spark import ordered_wait
 
+TIMEOUT_S = 120.0
+FILES = 4
+ROWS_PER_FILE = 10
 HANGS_AT = 25
 
 
+def with_source(folder: Path) -> Path:
+    """The folder, with a source of FILES micro-batches and an empty log in it."""
+    (folder / "in").mkdir(parents=True)
+    for number in range(FILES):
+        file = folder / "in" / f"{number}.json"
+        first = number * ROWS_PER_FILE
+        file.write_text("".join(json.dumps({"id": i}) + "\n" for i in range(first, first + ROWS_PER_FILE)))
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads them in this order
+    (folder / "log").touch()
+    return folder
+
+
 def look_up(log: Path, hangs_at: int | None) -> Callable[[Row], Awaitable[tuple[int, str]]]:
+    """Logs each row."""
+
     async def call(row: Row) -> tuple[int, str]:
         with log.open("a") as lines:
             lines.write(f"{row.id}\n")
@@ -31,14 +46,26 @@ def look_up(log: Path, hangs_at: int | None) -> Callable[[Row], Awaitable[tuple[
     return call
 
 
+def read(spark: SparkSession, folder: Path) -> Any:
+    return spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+
+
+def written(rows: Any, folder: Path) -> StreamingQuery:
+    """Start to write `out` and the checkpoint; ends once all of `in` is read."""
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    query: StreamingQuery = writer.option("path", str(folder / "out")).trigger(availableNow=True).start()
+    return query
+
+
 def start_query(spark: SparkSession, folder: Path, hangs_at: int | None = None, **options: Any) -> StreamingQuery:
-    """Reads `in`, writes `out` and the checkpoint, all in `folder`; ends once it has read all of `in`."""
-    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    facts = ordered_wait(stream, look_up(folder / "log", hangs_at), "id long, fact string", timeout=3600, **options)
-    writer = facts.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    return writer.option("path", str(folder / "out")).trigger(availableNow=True).start()
+    function = look_up(folder / "log", hangs_at)
+    return written(ordered_wait(read(spark, folder), function, "id long, fact string", timeout=3600, **options), folder)
 
 
-if __name__ == "__main__":
-    with spark_session("local[1]", "killed", {"spark.driver.memory": "512m"}) as session:
-        start_query(session, Path(sys.argv[1]), HANGS_AT).awaitTermination()
+def finish(query: StreamingQuery) -> list[StreamingQueryProgress]:
+    """Await the end of the query; returns its micro-batches and idle times."""
+    try:
+        assert query.awaitTermination(int(TIMEOUT_S))
+        return query.recentProgress
+    finally:
+        query.stop()

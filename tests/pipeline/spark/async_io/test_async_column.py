@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from dispatcher.aio import RateLimit
 from pipeline.spark import async_column, register_async, task_failure
 from pipeline.streaming import AsyncFunction, RetryStrategy
 
-from .counted_service import CountedService, counted_service
+from ....kit.spark import json_lines, setting
+from .counting_service import CountingService
 
 TIMEOUT_S = 60.0
 
@@ -26,19 +26,9 @@ if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
 
 
 @pytest.fixture
-def service() -> Iterator[CountedService]:
-    with counted_service() as service:
+def service() -> Iterator[CountingService]:
+    with CountingService() as service:
         yield service
-
-
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[int]:
-    """The number of rows in each of Spark's batches."""
-    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = spark.conf.get(key)
-    spark.conf.set(key, 10)
-    yield 10
-    spark.conf.set(key, before or "")
 
 
 @dataclass
@@ -58,8 +48,12 @@ async def same(value: Any) -> Any:
 # ----------------------------------------------------------------------------------------------- values and their place
 
 
-def test_each_row_has_its_value_while_calls_overlap_across_batches(spark: SparkSession, small_batches: int) -> None:
-    with counted_service(answers_from=3 * small_batches) as service:
+def test_each_row_has_its_value_while_calls_overlap_across_batches(spark: SparkSession) -> None:
+    small = 10
+    with (
+        setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", small),
+        CountingService(answers_from=3 * small) as service,
+    ):
         price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S)
 
         priced = spark.range(0, 300, 1, 1).withColumn("price", price)
@@ -85,28 +79,19 @@ def test_sql_calls_a_registered_function(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("columns", [(), ("id",), ("id", "id", "id")], ids=len)
-def test_a_wrong_number_of_columns_is_refused_at_the_call(spark: SparkSession, columns: tuple[str, ...]) -> None:
-    async def total(item: int, count: int) -> int:
-        return item * count
-
-    with pytest.raises(TypeError, match=rf"total\(item, count\) can't be called with {len(columns)} column"):
-        register_async(spark, "total", total, timeout=TIMEOUT_S)(*columns)
-    with pytest.raises(TypeError, match=rf"can't be called with {len(columns)} column"):
-        async_column(total)(*columns)
-
-
-@pytest.mark.parametrize("arguments", ["", "id", "id, id, id"])
-def test_a_wrong_number_of_arguments_in_sql_fails_the_query_before_a_call(spark: SparkSession, arguments: str) -> None:
-    """With on_error="capture", each row was a failed call of its own."""
+def test_a_wrong_number_of_columns_fails_before_a_call(spark: SparkSession, columns: tuple[str, ...]) -> None:
+    """With on_error="capture", each row of SQL was a failed call of its own."""
 
     async def total(item: int, count: int) -> int:
         return item * count
 
-    register_async(spark, "total", total, timeout=TIMEOUT_S, on_error="capture")
+    registered = register_async(spark, "total", total, timeout=TIMEOUT_S, on_error="capture")
 
+    for function in (registered, async_column(total)):
+        with pytest.raises(TypeError, match=rf"total\(item, count\) can't be called with {len(columns)} column"):
+            function(*columns)
     with pytest.raises(Exception, match=r"total\(item, count\) can't be called") as failure:
-        spark.sql(f"SELECT total({arguments}) FROM range(3)").collect()
-
+        spark.sql(f"SELECT total({', '.join(columns)}) FROM range(3)").collect()
     assert "Give one column for each parameter" in str(task_failure(failure.value))
 
 
@@ -118,35 +103,24 @@ def test_sql_refuses_named_arguments(spark: SparkSession) -> None:
         spark.sql("SELECT half(number => 4)")
 
 
-_ALL_TYPES = """
-    SELECT true AS flag, tinyint(-128) AS tiny, int(2147483647) AS medium, bigint(9007199254740993 + id) AS big,
-      float(0.5) AS single, double(0.1) AS twice, decimal(12.50) AS money, string(id) AS text,
-      CAST('abc' AS binary) AS bytes, DATE'2026-02-28' AS day, TIMESTAMP'2026-07-01 12:00:00.000001' AS at,
-      TIMESTAMP_NTZ'2026-07-01 12:00:00' AS wall, INTERVAL '1 02:03:04.5' DAY TO SECOND AS span,
-      array(1, null, int(id)) AS list, map('a', bigint(id), 'b', null) AS counts,
-      named_struct('x', id, 'inner', named_struct('names', array('a', null))) AS nested,
-      array(map(1, named_struct('at', DATE'2026-01-01'))) AS deep, if(id = 1, null, named_struct('x', id)) AS maybe,
-      if(id = 1, null, bigint(9007199254740993)) AS some, parse_json('{"a": [1, 2]}') AS variant
+_TYPES = """
+    SELECT true AS flag, bigint(9007199254740993 + id) AS big, decimal(12.50) AS money, CAST('abc' AS binary) AS bytes,
+      DATE'2026-02-28' AS day, TIMESTAMP'2026-07-01 12:00:00.000001' AS at, INTERVAL '1' DAY AS span,
+      array(1, null, int(id)) AS list, array(map(1, named_struct('at', DATE'2026-01-01'))) AS deep,
+      if(id = 1, null, named_struct('x', id)) AS maybe, parse_json('{"a": [1, 2]}') AS variant
     FROM range(3)
 """
 
 
 def test_values_keep_their_types(spark: SparkSession) -> None:
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        table = spark.sql(_ALL_TYPES).coalesce(1)
-        columns = [async_column(same, name, returns=table.schema[name].dataType, timeout=TIMEOUT_S) for name in ("at",)]
-        echoed = table.select(
-            async_column(same, F.struct(*table.columns), returns=table.schema, timeout=TIMEOUT_S).alias("row"), *columns
-        )
+    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
+        table = spark.sql(_TYPES).coalesce(1)
+        whole = async_column(same, F.struct(*table.columns), returns=table.schema, timeout=TIMEOUT_S)
+        at = async_column(same, "at", returns=table.schema["at"].dataType, timeout=TIMEOUT_S)
 
-        rows = echoed.collect()
-
-        assert [str(row[0]) for row in rows] == [str(row) for row in table.collect()]
-        assert [row[1] for row in rows] == [row.at for row in table.collect()]
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before or "")
+        rows = table.collect()
+        assert [str(row) for row in rows] == [str(row) for (row,) in table.select(whole).collect()]
+        assert [row.at for row in rows] == [at for (at,) in table.select(at).collect()]
 
 
 def test_types_come_from_the_function_and_a_list_of_a_plain_function_is_an_array(spark: SparkSession) -> None:
@@ -216,30 +190,30 @@ def test_tasks_and_queries_of_a_worker_share_what_the_function_opened(spark: Spa
 # ------------------------------------------------------------------------------------------------------------ the calls
 
 
-def test_only_the_rows_that_are_looked_at_are_called_for(spark: SparkSession, service: CountedService) -> None:
-    priced = spark.range(0, 50_000, 1, 2).withColumn(
+def test_only_the_rows_that_are_looked_at_are_called_for(spark: SparkSession, service: CountingService) -> None:
+    priced = spark.range(0, 5_000, 1, 2).withColumn(
         "price", async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S)
     )
 
     assert len(priced.take(5)) == 5
     assert len(priced.limit(10).collect()) == 10
-    assert priced.count() == 50_000
+    assert priced.count() == 5_000
 
     assert len(service.keys) == 15
 
 
 def test_a_limit_above_a_filter_on_the_column_costs_a_task_s_capacity_at_most(
-    spark: SparkSession, service: CountedService
+    spark: SparkSession, service: CountingService
 ) -> None:
     price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S, capacity=50)
 
-    found = spark.range(0, 50_000, 1, 2).withColumn("price", price).where("price >= 0").take(5)
+    found = spark.range(0, 5_000, 1, 2).withColumn("price", price).where("price >= 0").take(5)
 
     assert [row.price for row in found] == [i * 1.5 for i in range(5)]
     assert 5 <= len(service.keys) <= 5 + 2 * 50
 
 
-def test_a_filter_on_the_column_does_not_call_twice(spark: SparkSession, service: CountedService) -> None:
+def test_a_filter_on_the_column_does_not_call_twice(spark: SparkSession, service: CountingService) -> None:
     price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S)
 
     dear = spark.range(0, 40, 1, 2).withColumn("price", price).where("price > 30").select("price", "id")
@@ -250,7 +224,7 @@ def test_a_filter_on_the_column_does_not_call_twice(spark: SparkSession, service
 
 @pytest.mark.parametrize(("deterministic", "calls"), [(False, 2000), (True, 100)])
 def test_a_deterministic_column_is_called_for_after_a_filter_on_its_input(
-    spark: SparkSession, service: CountedService, deterministic: bool, calls: int
+    spark: SparkSession, service: CountingService, deterministic: bool, calls: int
 ) -> None:
     price = async_column(service.price(), "double", deterministic=deterministic)("id")
 
@@ -278,10 +252,9 @@ def test_a_function_of_columns_takes_them_as_that_of_udf_does(spark: SparkSessio
         "a column": async_column(half, "id", timeout=TIMEOUT_S),
     }
 
-    found = table.select([column.alias(form) for form, column in forms.items()])
-
-    assert found.dtypes == [(form, "double") for form in forms]
-    assert [tuple(row) for row in found.collect()] == [(0.0,) * len(forms), (0.5,) * len(forms)]
+    for form, column in forms.items():  # one query for all would start a worker for each
+        found = table.select(column.alias("half"))
+        assert (found.dtypes, found.collect()) == ([("half", "double")], [(0.0,), (0.5,)]), form
 
 
 def test_a_text_with_a_timeout_is_a_column_if_the_function_has_a_type(spark: SparkSession) -> None:
@@ -290,7 +263,7 @@ def test_a_text_with_a_timeout_is_a_column_if_the_function_has_a_type(spark: Spa
     assert dates.select(async_column(half, "date", timeout=TIMEOUT_S)).collect() == [(0.0,)]
 
 
-def test_rows_of_a_key_share_a_call(spark: SparkSession, service: CountedService) -> None:
+def test_rows_of_a_key_share_a_call(spark: SparkSession, service: CountingService) -> None:
     price = async_column(
         service.price(), (F.col("id") % 4).alias("key"), dedupe_by="item", remember=100, returns="double", timeout=60
     )
@@ -299,7 +272,7 @@ def test_rows_of_a_key_share_a_call(spark: SparkSession, service: CountedService
     assert sorted(service.keys) == ["0", "1", "2", "3"]
 
 
-def test_rows_with_a_null_are_not_called_for_if_asked(spark: SparkSession, service: CountedService) -> None:
+def test_rows_with_a_null_are_not_called_for_if_asked(spark: SparkSession, service: CountingService) -> None:
     wanted = F.when(F.col("id") % 3 == 1, F.col("id"))
     price = async_column(service.price(), wanted, returns="double", timeout=TIMEOUT_S, skip_nulls=True)
 
@@ -315,22 +288,14 @@ def test_a_null_is_none_by_default(spark: SparkSession) -> None:
     assert [row[0] for row in spark.range(0, 3, 1, 1).select(halves).collect()] == [None, 0.5, 1.0]
 
 
-def test_a_stream_s_rows_are_called_for_once(spark: SparkSession, service: CountedService, tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
+def test_a_stream_s_rows_are_called_for_once(spark: SparkSession, service: CountingService, tmp_path: Path) -> None:
     for number in range(3):
-        lines = [json.dumps({"id": number * 10 + i}) for i in range(10)]
-        (source / f"{number}.json").write_text("\n".join(lines))
-    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(source))
+        json_lines(tmp_path / "in" / f"{number}.json", ({"id": number * 10 + i} for i in range(10)))
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
     price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S)
 
-    query = (
-        stream.withColumn("price", price)
-        .writeStream.format("memory")
-        .queryName("priced")
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = stream.withColumn("price", price).writeStream.format("memory").queryName("priced")
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination(60)
     query.stop()
 

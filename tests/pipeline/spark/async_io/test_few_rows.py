@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -100,27 +95,6 @@ def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: Spa
         job.join(TIMEOUT_S)
         assert service.cut_off == service.calls == 2 * CONCURRENCY
         assert "cancelled" in str(failures[0])
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_a_script_cancels_its_job_and_the_calls(tmp_path: Path) -> None:
-    """PySpark's own handler sent its command over the connection that the main thread was waiting on, which failed."""
-    script = Path(__file__).with_name("interrupted_script.py")
-    root = Path(__file__).parents[4]
-    said = tmp_path / "stderr"
-    with CountingService(None) as service, said.open("wb") as errors:
-        command = [sys.executable, str(script), str(service.port)]
-        environment = {**os.environ, "PYTHONPATH": str(root)}
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment) as process:
-            service.wait_for_calls(CONCURRENCY)
-
-            process.send_signal(signal.SIGINT)
-
-            service.wait_until_quiet(within_s=20.0)
-            assert process.poll() is None, said.read_text()[-3000:]  # it is the job that has ended
-            process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == 0, said.read_text()[-3000:]
-        assert service.cut_off == service.calls == CONCURRENCY
 
 
 # ---------------------------------------------------------------------------------------- the other end of the socket
