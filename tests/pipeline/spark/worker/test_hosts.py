@@ -1,7 +1,11 @@
+"""The hosts that a worker keeps for the next task: when they are opened, reused and closed."""
+
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -11,16 +15,10 @@ from pipeline.streaming import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
 
+from ....kit.scenarios import play
+
 TIMEOUT_S = 10.0
 FOREVER_S = 3600.0
-
-
-class ShownHosts(WorkerHosts):
-    """Exposes the number of kept hosts."""
-
-    def size(self) -> int:
-        with self._lock:
-            return len(self._kept)
 
 
 class Connection(AsyncFunction[Any, Any]):
@@ -41,111 +39,125 @@ class Connection(AsyncFunction[Any, Any]):
         return [value]
 
 
-def operator(name: str, place: str | None = None) -> HostIdentity:
-    return HostIdentity(name, name if place is None else place)
+class Worker(WorkerHosts):
+    """Its tasks lease hosts of operators; `a:7` is the operator a, built in line 7. The first host of it is a1."""
 
+    def __init__(self, *, reuses_workers: bool = True) -> None:
+        super().__init__(reuses_workers=reuses_workers)
+        self.made: dict[str, tuple[Connection, CallHost]] = {}
+        self._tasks: dict[str, AbstractContextManager[CallHost]] = {}
+        self._count: Counter[str] = Counter()
 
-def maker(connection: Connection) -> Callable[[], CallHost]:
-    def make() -> CallHost:
+    def play(self, verb: str, *words: str) -> None:
+        [name] = words or [""]
+        match verb:
+            case "task":
+                self._end(self._begin(name))
+            case "idle":  # no task comes for as long as a host is kept
+                self._end(self._begin(name, 0.0))
+                self._connection(name).closed.wait(TIMEOUT_S)
+            case "begin":
+                self._begin(name)
+            case "end":
+                self._end(name)
+            case "fail":
+                self._end(self._begin(name), ValueError("the task has failed"))
+            case "cancel":
+                self._end(self._begin(name), GeneratorExit())
+            case "stop":
+                assert self.made[name][1].stop(TIMEOUT_S)
+            case "timer":  # fires just as the host is leased again
+                self._close_idle(HostIdentity(name[:-1], name[:-1]), self.made[name][1])
+            case "await":
+                assert self.made[name][0].closed.wait(TIMEOUT_S)
+            case "exit":
+                self.close()
+            case _:
+                raise AssertionError(verb)
+
+    def look(self, what: str) -> list[object]:
+        if what == "kept":
+            with self._lock:
+                return [len(self._kept)]
+        found = {name: connection for name, (connection, _) in self.made.items()}
+        return [name for name, connection in found.items() if what == "opened" or connection.closed.is_set()]
+
+    def _begin(self, operator: str, idle_s: float = FOREVER_S) -> str:
+        name, _, line = operator.partition(":")
+        task = self.lease(HostIdentity(name, line or name), lambda: self._make(name), idle_s)
+        host = task.__enter__()
+        assert not host.has_ended
+        of_host = next(made for made, (_, each) in self.made.items() if each is host)
+        self._tasks[of_host] = task
+        return of_host
+
+    def _end(self, host: str, error: BaseException | None = None) -> None:
+        is_swallowed = self._tasks[host].__exit__(type(error) if error else None, error, None)
+        assert not is_swallowed
+
+    def _connection(self, operator: str) -> Connection:
+        name = operator.partition(":")[0]
+        return self.made[f"{name}{self._count[name]}"][0]
+
+    def _make(self, operator: str) -> CallHost:
+        connection = Connection()
         host = make_host(connection)
         host.start()
+        self._count[operator] += 1
+        self.made[f"{operator}{self._count[operator]}"] = connection, host
         return host
 
-    return make
+
+MANY = " | ".join(f"task op{number}-" for number in range(MOST_KEPT))
+OF_LINE = " | ".join(f"task op{number}-:7" for number in range(MOST_KEPT_OF_PLACE + 3))
+SCRIPTS = {
+    "a host is opened once and kept for the next task": "task a | task a -> opened a1 ; closed ; kept 1",
+    "a kept host that has ended is replaced": "task a | stop a1 | task a -> opened a1 a2",
+    "each operator has a host of its own": "task a | task b -> opened a1 b1 ; kept 2",
+    # A worker that ran one query after the other had a thread, and what the function refers to, of each.
+    "the host that was kept longest is closed when there are too many": (
+        f"{MANY} | task op0- | begin more -> closed | end more1 | await op1-1 -> closed op1-1 ; kept {MOST_KEPT}"
+    ),
+    # A function that pickled differently in each micro-batch had up to 16 sets of connections in each worker.
+    "few hosts are kept of operators that one line builds again and again": (
+        f"task other | {OF_LINE} | await op0-1 | await op1-1 | await op2-1 -> closed op0-1 op1-1 op2-1 ; "
+        f"kept {MOST_KEPT_OF_PLACE + 1}"
+    ),
+    "an equal operator of another line has the same host": "task a:7 | task a:8 -> opened a1",
+    "an idle host is closed": "idle a -> closed a1 ; kept 0",
+    "a host in use is not idle": "task a | begin a | timer a1 -> closed | end a1",
+    "a host is closed when its task fails": "fail a -> closed a1 ; kept 0",
+    "a host is closed when its task is given up": "cancel a -> closed a1 ; kept 0",
+    "two tasks of one process have a host each and one is kept": (
+        "begin a | begin a -> opened a1 a2 | end a2 | end a1 -> closed a1 ; kept 1"
+    ),
+    "the end of the worker closes kept and leased hosts": "task a | begin b | exit -> closed a1 b1 ; kept 0 | end b1",
+    "each open is followed by one close however the host ends": (
+        f"fail a | idle b | {OF_LINE} | task op{MOST_KEPT_OF_PLACE + 2}-:7 | exit"
+    ),
+}
 
 
 @pytest.fixture
-def hosts() -> Iterator[ShownHosts]:
-    hosts = ShownHosts(reuses_workers=True)
-    yield hosts
-    hosts.close()
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.close()
 
 
-@pytest.fixture
-def connection() -> Connection:
-    return Connection()
+@pytest.mark.parametrize("promise", SCRIPTS)
+def test_hosts_are_kept_for_the_next_task(worker: Worker, promise: str) -> None:
+    play(worker, SCRIPTS[promise])
+
+    worker.close()
+    assert {(each.opened, each.closings) for each, _ in worker.made.values()} == {(1, 1)}
 
 
-def never() -> CallHost:
-    pytest.fail("a kept host was not reused")
+def test_a_host_is_closed_at_once_where_workers_are_not_reused() -> None:
+    play(Worker(reuses_workers=False), "begin a -> closed | end a1 -> closed a1")
 
 
-def test_host_is_opened_once_and_kept_for_the_next_task(hosts: ShownHosts, connection: Connection) -> None:
-    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as first:
-        pass
-
-    with hosts.lease(operator("a"), never, FOREVER_S) as second:
-        assert second is first
-
-    assert connection.opened == 1
-    assert not connection.closed.is_set()
-
-
-def test_a_kept_host_that_has_ended_is_replaced(hosts: ShownHosts, connection: Connection) -> None:
-    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as first:
-        pass
-    assert first.stop(TIMEOUT_S)
-
-    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as second:
-        assert not second.has_ended
-
-    assert connection.opened == 2
-
-
-def test_each_operator_has_its_own_host(hosts: ShownHosts) -> None:
-    connections = Connection(), Connection()
-
-    for key, connection in zip("ab", connections, strict=True):
-        with hosts.lease(operator(key), maker(connection), FOREVER_S):
-            pass
-
-    assert [connection.opened for connection in connections] == [1, 1]
-    assert hosts.size() == 2
-
-
-def test_the_host_that_was_kept_longest_is_closed_when_there_are_too_many(hosts: ShownHosts) -> None:
-    """A worker that ran one query after the other had a thread, and what the function refers to, of each."""
-    connections = [Connection() for _ in range(MOST_KEPT + 1)]
-    for number, connection in enumerate(connections[:-1]):
-        with hosts.lease(operator(str(number)), maker(connection), FOREVER_S):
-            pass
-    with hosts.lease(operator("0"), never, FOREVER_S):
-        pass
-
-    with hosts.lease(operator("one more"), maker(connections[-1]), FOREVER_S):
-        assert not any(connection.closed.is_set() for connection in connections)
-
-    assert connections[1].closed.wait(TIMEOUT_S)
-    assert not any(connection.closed.is_set() for connection in [connections[0], *connections[2:]])
-    assert hosts.size() == MOST_KEPT
-
-
-def test_few_hosts_are_kept_of_operators_that_one_line_builds_again_and_again(hosts: ShownHosts) -> None:
-    """A function that pickled differently in each micro-batch had up to 16 sets of connections in each worker."""
-    connections = [Connection() for _ in range(MOST_KEPT_OF_PLACE + 3)]
-    with hosts.lease(operator("another"), maker(Connection()), FOREVER_S):
-        pass
-
-    for number, connection in enumerate(connections):
-        with hosts.lease(operator(str(number), "job.py:7"), maker(connection), FOREVER_S):
-            pass
-
-    assert all(connection.closed.wait(TIMEOUT_S) for connection in connections[:3])
-    assert not any(connection.closed.is_set() for connection in connections[3:])
-    assert hosts.size() == MOST_KEPT_OF_PLACE + 1
-
-
-def test_an_equal_operator_of_another_line_has_the_same_host(hosts: ShownHosts, connection: Connection) -> None:
-    with hosts.lease(operator("a", "job.py:7"), maker(connection), FOREVER_S):
-        pass
-
-    with hosts.lease(operator("a", "job.py:8"), never, FOREVER_S):
-        pass
-
-    assert connection.opened == 1
-
-
-def test_the_end_of_the_worker_waits_for_a_host_that_is_being_closed(hosts: ShownHosts) -> None:
+def test_the_end_of_the_worker_waits_for_a_host_that_is_being_closed(worker: Worker) -> None:
     """A host that was closed as one too many was cut off by the end of the process, during its close()."""
     closing, may_close = threading.Event(), threading.Event()
 
@@ -156,10 +168,12 @@ def test_the_end_of_the_worker_waits_for_a_host_that_is_being_closed(hosts: Show
             super().close()
 
     slow = Slow()
-    with hosts.lease(operator("a"), maker(slow), 0.0):
+    host = make_host(slow)
+    host.start()
+    with worker.lease(HostIdentity("a", "a"), lambda: host, 0.0):
         pass
     assert closing.wait(TIMEOUT_S)
-    ending = threading.Thread(target=hosts.close)
+    ending = threading.Thread(target=worker.close)
 
     ending.start()
 
@@ -170,94 +184,11 @@ def test_the_end_of_the_worker_waits_for_a_host_that_is_being_closed(hosts: Show
     assert slow.closed.is_set()
 
 
-def test_idle_host_is_closed(hosts: ShownHosts, connection: Connection) -> None:
-    with hosts.lease(operator("a"), maker(connection), 0.0):
-        pass
-
-    assert connection.closed.wait(TIMEOUT_S)
-    assert hosts.size() == 0
-
-
-def test_host_in_use_is_not_idle(hosts: ShownHosts, connection: Connection) -> None:
-    """A timer that fires just as the host is leased again must not close it under the task."""
-    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as host:
-        pass
-
-    with hosts.lease(operator("a"), never, FOREVER_S):
-        hosts._close_idle(operator("a"), host)
-
-        assert not connection.closed.is_set()
-
-
-def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
-    connection = Connection()
-    hosts = ShownHosts(reuses_workers=False)
-
-    with hosts.lease(operator("a"), maker(connection), FOREVER_S):
-        assert not connection.closed.is_set()
-
-    assert connection.closed.is_set()
-
-
-@pytest.mark.parametrize("ending", [ValueError("the task has failed"), GeneratorExit()])
-def test_host_is_closed_when_its_task_fails_or_is_given_up(
-    hosts: ShownHosts, connection: Connection, ending: BaseException
-) -> None:
-    with pytest.raises(type(ending)), hosts.lease(operator("a"), maker(connection), FOREVER_S):
-        raise ending
-
-    assert connection.closed.is_set()
-    assert hosts.size() == 0
-
-
-def test_an_error_of_open_is_raised_and_no_host_is_kept(hosts: ShownHosts) -> None:
+def test_an_error_of_open_is_raised_and_no_host_is_kept(worker: Worker) -> None:
     def make() -> CallHost:
         raise ConnectionError("no")
 
-    with pytest.raises(ConnectionError, match="no"), hosts.lease(operator("a"), make, FOREVER_S):
+    with pytest.raises(ConnectionError, match="no"), worker.lease(HostIdentity("a", "a"), make, FOREVER_S):
         pass
 
-    assert hosts.size() == 0
-
-
-def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept(hosts: ShownHosts) -> None:
-    connections = Connection(), Connection()
-
-    with (
-        hosts.lease(operator("a"), maker(connections[0]), FOREVER_S),
-        hosts.lease(operator("a"), maker(connections[1]), FOREVER_S),
-    ):
-        pass
-
-    assert [connection.closed.is_set() for connection in connections] == [True, False]
-    assert hosts.size() == 1
-
-
-def test_each_open_is_followed_by_one_close_however_the_host_ends(hosts: ShownHosts) -> None:
-    connections = [Connection() for _ in range(MOST_KEPT_OF_PLACE + 4)]
-    ends = iter(connections)
-    with pytest.raises(ValueError, match="failed"), hosts.lease(operator("failing"), maker(next(ends)), FOREVER_S):
-        raise ValueError("failed")
-    with hosts.lease(operator("idle"), maker(next(ends)), 0.0):
-        pass
-    for number, connection in enumerate(ends):
-        with hosts.lease(operator(str(number), "job.py:7"), maker(connection), FOREVER_S):
-            pass
-    with hosts.lease(operator(str(number), "job.py:7"), never, FOREVER_S):
-        pass
-
-    hosts.close()
-
-    assert [(each.opened, each.closings) for each in connections] == [(1, 1)] * len(connections)
-
-
-def test_close_closes_kept_and_leased_hosts(hosts: ShownHosts) -> None:
-    connections = Connection(), Connection()
-    with hosts.lease(operator("a"), maker(connections[0]), FOREVER_S):
-        pass
-
-    with hosts.lease(operator("b"), maker(connections[1]), FOREVER_S):
-        hosts.close()
-
-        assert all(connection.closed.is_set() for connection in connections)
-        assert hosts.size() == 0
+    assert worker.look("kept") == [0]

@@ -36,7 +36,6 @@ def run_worker(ending: str, number: signal.Signals | None = None, forks: bool = 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as worker:
-        assert worker.stdout is not None
         start = worker.stdout.read(len("ready ")).decode()
         if number is not None:
             os.kill(worker.pid, number)
