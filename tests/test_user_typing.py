@@ -141,7 +141,9 @@ def python(tmp_path: Path) -> Path:
 
 def mypy(python: Path, scripts: list[Path]) -> str:
     """What `mypy --strict` of this environment says about scripts that run with `python`."""
-    options = ["--strict", "--config-file=", f"--python-executable={python}", f"--cache-dir={python.parent}"]
+    # What mypy knows of other packages stays for the next run.
+    cache = ROOT / ".mypy_cache" / "users"
+    options = ["--strict", "--config-file=", f"--python-executable={python}", f"--cache-dir={cache}"]
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", *options, *(script.name for script in scripts)],
         capture_output=True,
