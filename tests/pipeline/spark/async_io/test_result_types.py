@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pipeline.spark import ordered_wait, unordered_wait
 from pipeline.spark.async_io.checked_calls import checked_function
 from pipeline.spark.async_io.result_schema import schema_from
-from pipeline.spark.async_io.spark_types import ExtraKeys, row_check
+from pipeline.spark.async_io.spark_types import row_check
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming import AsyncFunction, RetryStrategy
 
@@ -58,45 +58,77 @@ class Open(BaseModel):
     price: float
 
 
-PRICE = T.StructType([T.StructField("price", T.DoubleType())])
+PRICE = T.StructType().add("price", "double")
+RATED = T.StructType().add("rating", "double").add("note", "string")
+VECTOR = T.StructType().add("vector", T.ArrayType(T.DoubleType()))
+INSIDE = T.StructType().add("inner", PRICE).add("id", "long")
+DEEP = T.StructType().add("list", T.ArrayType(PRICE)).add("map", T.MapType(T.StringType(), PRICE))
 OFFER = schema_from(Offer)
+ITEM = schema_from(Item)
+WITHOUT_COMPUTED = T.StructType([field for field in ITEM.fields if field.name != "offered"])
+
+SOLD = Item(id=1, state=State.SOLD, cents=Decimal("1.5"), offers=[Offer(1.5, Seller("a", 4.0))])
+NOTED = {"price": 1.5, "note": "x"}
+MORE = [NOTED, Row(note="x", price=1.5), Open(price=1.5, note="x"), Offer(1.5, Seller("a"))]
+"""They name more than the schema has."""
 
 
-def check(schema: T.StructType, result: Any, extra: ExtraKeys = "refuse", *, none_is_row: bool = False) -> Any:
-    return row_check(schema, dt.UTC, extra, none_is_row=none_is_row)(result)
+@pytest.mark.parametrize(
+    ("schema", "result", "expected"),
+    [
+        # A value is that of the only column, as the row is that has it.
+        *((PRICE, each, (1.5,)) for each in (1.5, (1.5,), {"price": 1.5}, Row(price=1.5), Open(price=1.5))),
+        (VECTOR, [0.5, 1.0], ([0.5, 1.0],)),
+        # A dataclass and a model are matched by name, also inside another. A computed field may be left out.
+        (OFFER, Offer(1.5, Seller("a")), (1.5, ("a", None))),
+        (ITEM, SOLD, (1, "sold", Decimal("1.5"), [(1.5, ("a", 4.0))], 1)),
+        (WITHOUT_COMPUTED, SOLD, (1, "sold", Decimal("1.5"), [(1.5, ("a", 4.0))])),
+    ],
+)
+def test_a_result_is_a_row_of_the_schema(schema: T.StructType, result: Any, expected: tuple[Any, ...]) -> None:
+    assert row_check(schema, dt.UTC)(result) == expected
 
 
-# -- one value ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("schema", "result", "expected"),
+    [
+        *((PRICE, each, (1.5,)) for each in MORE),
+        (DEEP, {"list": [NOTED], "map": {"a": NOTED}, "more": 1}, ([(1.5,)], [("a", (1.5,))])),
+        (RATED, Seller("a", 4.0), (4.0, None)),  # what an object lacks is null
+    ],
+)
+def test_names_beyond_the_schema_can_be_ignored(schema: T.StructType, result: Any, expected: tuple[Any, ...]) -> None:
+    assert row_check(schema, dt.UTC, "ignore")(result) == expected
 
 
-@pytest.mark.parametrize("result", [1.5, (1.5,), {"price": 1.5}, Row(price=1.5), Open(price=1.5)])
-def test_a_value_is_that_of_the_only_column(result: Any) -> None:
-    assert check(PRICE, result) == (1.5,)
+@pytest.mark.parametrize(
+    ("schema", "result", "message"),
+    [
+        (PRICE, "a", r"the column price .* 'a' \(str\) is not of type double"),
+        (INSIDE, (1.5, 1), r"the column inner .* 1.5 \(float\) is not a row"),
+        *((PRICE, each, r'names (note|seller); the columns are price. .*extra="ignore"') for each in MORE),
+        (DEEP, {"list": [NOTED], "map": {}}, r"list\[0\]"),
+    ],
+)
+def test_another_result_is_refused_with_its_column(schema: T.StructType, result: Any, message: str) -> None:
+    with pytest.raises(ResultSchemaError, match=message):
+        row_check(schema, dt.UTC)(result)
 
 
-def test_a_value_of_an_array_column_is_one_result() -> None:
-    schema = T.StructType([T.StructField("vector", T.ArrayType(T.DoubleType()))])
+def test_the_class_decides_for_each_result() -> None:
+    """One task may return results of several classes."""
+    check = row_check(schema_from(Seller), dt.UTC)
 
-    assert check(schema, [0.5, 1.0]) == ([0.5, 1.0],)
+    found = [check(each) for each in (Seller("a"), {"name": "b"}, ("c", 1.0), Seller("d"))]
 
-
-def test_a_value_that_does_not_fit_names_the_only_column() -> None:
-    with pytest.raises(ResultSchemaError, match=r"the column price .* 'a' \(str\) is not of type double"):
-        check(PRICE, "a")
-
-
-def test_a_value_does_not_stand_for_a_row_inside_a_row() -> None:
-    schema = T.StructType([T.StructField("inner", PRICE), T.StructField("id", T.LongType())])
-
-    with pytest.raises(ResultSchemaError, match=r"the column inner .* 1.5 \(float\) is not a row"):
-        check(schema, (1.5, 1))
+    assert found == [("a", None), ("b", None), ("c", 1.0), ("d", None)]
 
 
 @pytest.mark.parametrize("schema", [PRICE, schema_from(Seller)])
 def test_none_is_a_row_of_nulls_only_if_the_function_says_so(schema: T.StructType) -> None:
     nullable = T.StructType([T.StructField(field.name, field.dataType) for field in schema.fields])
 
-    assert check(nullable, None, none_is_row=True) == (None,) * len(schema.fields)
+    assert row_check(nullable, dt.UTC, none_is_row=True)(None) == (None,) * len(schema.fields)
     with pytest.raises(TypeError, match="returned None"):
         checked_function(lambda _: None, row_check(nullable, dt.UTC), None)(0)
 
@@ -108,72 +140,6 @@ def test_a_retry_may_judge_a_none_that_is_a_result() -> None:
     results = function(0)
 
     assert (list(results), results.wants_retry) == ([(None,)], True)
-
-
-# -- objects -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_dataclass_is_matched_by_name_also_inside_another() -> None:
-    assert check(OFFER, Offer(1.5, Seller("a"))) == (1.5, ("a", None))
-
-
-def test_a_pydantic_model_is_matched_by_name() -> None:
-    item = Item(id=1, state=State.SOLD, cents=Decimal("1.5"), offers=[Offer(1.5, Seller("a", 4.0))])
-
-    assert check(schema_from(Item), item) == (1, "sold", Decimal("1.5"), [(1.5, ("a", 4.0))], 1)
-
-
-def test_a_computed_field_may_be_left_out() -> None:
-    schema = T.StructType([field for field in schema_from(Item).fields if field.name != "offered"])
-
-    assert check(schema, Item(id=1, state=State.SOLD, cents=Decimal(2))) == (1, "sold", Decimal(2), [])
-
-
-def test_a_column_that_an_object_lacks_is_null() -> None:
-    schema = T.StructType([T.StructField("rating", T.DoubleType()), T.StructField("note", T.StringType())])
-
-    assert check(schema, Seller("a", 4.0), "ignore") == (4.0, None)
-
-
-def test_the_class_decides_for_each_result() -> None:
-    """One task may return results of several classes."""
-    check_seller = row_check(schema_from(Seller), dt.UTC)
-
-    assert [check_seller(each) for each in (Seller("a"), {"name": "b"}, ("c", 1.0), Seller("d"))] == [
-        ("a", None),
-        ("b", None),
-        ("c", 1.0),
-        ("d", None),
-    ]
-
-
-# -- names beyond the schema -------------------------------------------------------------------------------------------
-
-MORE = [
-    {"price": 1.5, "note": "x"},
-    Row(note="x", price=1.5),
-    Open(price=1.5, note="x"),
-    Offer(1.5, Seller("a")),
-]
-
-
-@pytest.mark.parametrize("result", MORE, ids=lambda each: type(each).__name__)
-def test_a_name_beyond_the_schema_is_refused_unless_it_is_to_be_ignored(result: Any) -> None:
-    with pytest.raises(ResultSchemaError, match=r'names (note|seller); the columns are price. .*extra="ignore"'):
-        check(PRICE, result)
-
-    assert check(PRICE, result, "ignore") == (1.5,)
-
-
-def test_names_are_ignored_inside_structs_lists_and_maps_as_well() -> None:
-    rows = T.StructType(
-        [T.StructField("list", T.ArrayType(PRICE)), T.StructField("map", T.MapType(T.StringType(), PRICE))]
-    )
-    result = {"list": [MORE[0]], "map": {"a": MORE[0]}, "more": 1}
-
-    assert check(rows, result, "ignore") == ([(1.5,)], [("a", (1.5,))])
-    with pytest.raises(ResultSchemaError, match=r"list\[0\]"):
-        check(rows, {"list": [MORE[0]], "map": {}})
 
 
 # -- on Spark ----------------------------------------------------------------------------------------------------------
