@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, computed_field
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.result_schema import accepts_none, schema_from, schema_of, value_type_of
+from pipeline.spark.async_io.result_schema import accepts_none, schema_of, value_type_of
 from pipeline.spark.errors import ResultTypeError
 from pipeline.streaming import AsyncFunction
 
@@ -69,6 +69,10 @@ class Maybe(TypedDict, total=False):
     id: int
 
 
+class Counts(TypedDict):
+    words: Mapping[str, int | None]
+
+
 class Point(NamedTuple):
     x: float
     y: float
@@ -108,97 +112,66 @@ def columns(*fields: tuple[str, T.DataType, bool]) -> T.StructType:
 OFFER = columns(("price", T.DoubleType(), False), ("seller", T.StringType(), True))
 
 
+NULLABLE_OFFER = columns(("price", T.DoubleType(), True), ("seller", T.StringType(), True))
+SCALARS: dict[Any, T.DataType] = {
+    bool: T.BooleanType(),
+    int: T.LongType(),
+    float: T.DoubleType(),
+    int | float: T.DoubleType(),
+    str: T.StringType(),
+    Sku: T.StringType(),
+    Kind: T.StringType(),
+    Level: T.LongType(),
+    Literal["a", "b"]: T.StringType(),
+    bytes: T.BinaryType(),
+    Decimal: T.DecimalType(38, 18),
+    dt.date: T.DateType(),
+    dt.datetime: T.TimestampType(),
+    dt.timedelta: T.DayTimeIntervalType(),
+    Annotated[int, T.ShortType()]: T.ShortType(),
+    Annotated[int, "a note"]: T.LongType(),
+}
+OPTIONALS = [float | None, None | float, Annotated[float | None, T.DoubleType()]]
+MANY = [list[Offer], Offer | list[Offer], Sequence[Offer], Iterable[Offer], "list[Offer]", Iterator[Offer]]
+MANY += [Generator[Offer, str, str], AsyncIterator[Offer], AsyncGenerator[Offer, str], Awaitable[Offer]]
+"""Any number of results, or the one that is awaited."""
+PRICE = columns(
+    ("item", T.LongType(), False),
+    ("offers", T.ArrayType(OFFER, False), False),
+    ("cents", T.DecimalType(10, 2), False),
+    ("note", T.StringType(), True),
+    ("best", T.DoubleType(), False),
+)
+
+
 @pytest.mark.parametrize(
-    ("declared", "data_type"),
+    ("declared", "schema"),
     [
-        (bool, T.BooleanType()),
-        (int, T.LongType()),
-        (float, T.DoubleType()),
-        (int | float, T.DoubleType()),
-        (str, T.StringType()),
-        (Sku, T.StringType()),
-        (Kind, T.StringType()),
-        (Level, T.LongType()),
-        (Literal["a", "b"], T.StringType()),
-        (bytes, T.BinaryType()),
-        (Decimal, T.DecimalType(38, 18)),
-        (dt.date, T.DateType()),
-        (dt.datetime, T.TimestampType()),
-        (dt.timedelta, T.DayTimeIntervalType()),
-        (Annotated[int, T.ShortType()], T.ShortType()),
-        (Annotated[int, "a note"], T.LongType()),
+        *((declared, value(data_type)) for declared, data_type in SCALARS.items()),
+        *((declared, value(T.DoubleType(), nullable=True)) for declared in OPTIONALS),
+        *((declared, OFFER) for declared in MANY),
+        (list[list[float | None]], value(T.ArrayType(T.DoubleType(), True))),
+        (Offer | None, NULLABLE_OFFER),
+        (list[Offer | None], NULLABLE_OFFER),
+        (Price, PRICE),  # its computed fields as well
+        (Found, columns(("id", T.LongType(), False), ("at", T.TimestampType(), True))),
+        (Maybe, columns(("id", T.LongType(), True))),
+        (Point, columns(("x", T.DoubleType(), False), ("y", T.DoubleType(), False))),
+        (Counts, columns(("words", T.MapType(T.StringType(), T.LongType(), True), False))),
     ],
 )
-def test_a_scalar_is_one_required_column(declared: Any, data_type: T.DataType) -> None:
-    assert schema_of(returning(declared)) == value(data_type)
+def test_a_return_type_is_a_schema(declared: Any, schema: T.StructType) -> None:
+    assert schema_of(returning(declared)) == schema
 
 
-@pytest.mark.parametrize("declared", [float | None, None | float, Annotated[float | None, T.DoubleType()]])
-def test_an_optional_scalar_is_a_nullable_column(declared: Any) -> None:
-    assert schema_of(returning(declared)) == value(T.DoubleType(), nullable=True)
+@pytest.mark.parametrize("declared", [*OPTIONALS, Offer | None])
+def test_a_type_that_may_be_none_accepts_none(declared: Any) -> None:
     assert accepts_none(returning(declared))
-
-
-@pytest.mark.parametrize(
-    "declared",
-    [
-        list[Offer],
-        Offer | list[Offer],
-        Sequence[Offer],
-        Iterable[Offer],
-        "list[Offer]",
-        Iterator[Offer],
-        Generator[Offer, str, str],
-        AsyncIterator[Offer],
-        AsyncGenerator[Offer, str],
-    ],
-)
-def test_a_list_or_an_iterator_has_any_number_of_results(declared: Any) -> None:
-    assert schema_of(returning(declared)) == OFFER
-
-
-def test_an_awaitable_has_the_result_that_it_is_awaited_for() -> None:
-    assert schema_of(returning(Awaitable[Offer])) == OFFER
+    assert not accepts_none(returning(list[declared]))
 
 
 def test_for_a_column_a_list_is_an_array() -> None:
     assert value_type_of(returning(list[float])).data_type == T.ArrayType(T.DoubleType(), False)
-    assert schema_of(returning(list[list[float | None]])) == value(T.ArrayType(T.DoubleType(), True))
-
-
-def test_a_row_that_may_be_none_has_nullable_columns() -> None:
-    nullable = columns(("price", T.DoubleType(), True), ("seller", T.StringType(), True))
-
-    assert schema_of(returning(Offer | None)) == nullable
-    assert schema_of(returning(list[Offer | None])) == nullable
-    assert accepts_none(returning(Offer | None))
-    assert not accepts_none(returning(list[Offer | None]))
-
-
-def test_a_pydantic_model_has_its_fields_and_its_computed_fields() -> None:
-    assert schema_of(returning(Price)) == columns(
-        ("item", T.LongType(), False),
-        ("offers", T.ArrayType(OFFER, False), False),
-        ("cents", T.DecimalType(10, 2), False),
-        ("note", T.StringType(), True),
-        ("best", T.DoubleType(), False),
-    )
-
-
-def test_a_typed_dict_may_leave_out_what_is_not_required() -> None:
-    assert schema_of(returning(Found)) == columns(("id", T.LongType(), False), ("at", T.TimestampType(), True))
-    assert schema_of(returning(Maybe)) == columns(("id", T.LongType(), True))
-
-
-def test_a_named_tuple_is_a_row() -> None:
-    assert schema_of(returning(Point)) == columns(("x", T.DoubleType(), False), ("y", T.DoubleType(), False))
-
-
-def test_a_map_inside_a_row_keeps_its_types() -> None:
-    class Counts(TypedDict):
-        words: Mapping[str, int | None]
-
-    assert schema_from(Counts)["words"].dataType == T.MapType(T.StringType(), T.LongType(), True)
 
 
 # -- what a function declares ------------------------------------------------------------------------------------------
