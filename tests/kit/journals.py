@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from dispatcher import Event, JournalConfig, JournalWriter
+import pytest
+
+from dispatcher import Event, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover, verify
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.frames import Frame
@@ -32,6 +34,8 @@ from dispatcher.journal.format.segments import (
     segments,
 )
 from dispatcher.journal.read import frames_in
+from dispatcher.journal.turns import LaterAppend
+from dispatcher.util.files import FileLock
 from dispatcher.util.foreign import describe
 
 from ..journal_rows import begin, end
@@ -40,6 +44,7 @@ __all__ = [
     "Job",
     "JobEvent",
     "JournalStage",
+    "Later",
     "Manifest",
     "Open",
     "Posted",
@@ -50,6 +55,8 @@ __all__ = [
     "files",
     "flip",
     "frames_of",
+    "is_locked",
+    "no_room",
     "open_segments",
     "read_manifest",
     "read_summary",
@@ -92,6 +99,23 @@ class Posted:
 
     type: Job
     number: int
+
+
+class Later(LaterAppend):
+    """An event that no thread waits for, which notes what becomes of it."""
+
+    def __init__(self, line: bytes) -> None:
+        super().__init__(line)
+        self.calls: list[str] = []
+        self.told = threading.Event()
+
+    def end(self) -> None:
+        self.calls.append("end")
+        super().end()
+
+    def tell(self) -> None:
+        self.calls.append("tell")
+        self.told.set()
 
 
 def write_event(
@@ -157,6 +181,20 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
     path.write_bytes(data)
 
 
+def is_locked(journal: Path) -> bool:
+    """Whether a writer has the journal."""
+    try:
+        FileLock(journal / ".lock").release()
+    except BlockingIOError:
+        return True
+    return False
+
+
+def no_room(*_: object, **__: object) -> Any:
+    """Stands for a call of the system while the disk is full."""
+    raise OSError(28, "No space left on device")
+
+
 def after_a_crash(journal: Path, copy: Path) -> Path:
     """What is on the disk now, as a writer leaves it that dies at this moment."""
     shutil.copytree(journal, copy)
@@ -210,8 +248,8 @@ def write_segments(writer: JournalWriter, count: int = 1, *, accepted_seq: int =
 class JournalStage:
     """A journal and its files, step by step. Words are numbers, or options such as `write_ahead=true`.
 
-    Verbs that are not defined here are calls of the writer, such as `flush`, `roll` and `close`. Segments are called by
-    their numbers, an open one with a dot before it, and the manifest `json`.
+    Verbs that are not defined here are calls of the writer, such as `flush`, `roll` and `close`, or of paths. Segments
+    are called by their numbers, an open one with a dot before it, and the manifest `json`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -228,6 +266,10 @@ class JournalStage:
             writer.close()
 
     def play(self, verb: str, *words: str) -> None:
+        if verb in ("unlink", "touch", "mkdir", "rmdir"):
+            for name in words:
+                getattr(self._path(name), verb)()
+            return
         numbers = [word for word in words if "=" not in word]
         options = dict(word.split("=") for word in words if "=" in word)
         do = getattr(self, f"do_{verb}", None) or getattr(self.writer, verb)
@@ -240,6 +282,11 @@ class JournalStage:
 
     def do_open(self, **config: Any) -> None:
         self.opened.append(JournalWriter(self.folder, JournalConfig(**config)))
+
+    def do_refused(self, said: str, **config: Any) -> None:
+        """Another writer is refused, with a message that says so."""
+        with pytest.raises(JournalError, match=re.escape(said.replace("_", " "))):
+            self.do_open(**config)
 
     def do_event(self, count: str = "1", moves: int = 0, seq: int = 0) -> None:
         """`moves`: the transitions of each. `seq`: the accepted seq of the first."""
@@ -294,10 +341,6 @@ class JournalStage:
     def do_old(self, *numbers: str) -> None:
         for number in numbers:
             os.utime(self._path(number), (1, 1))
-
-    def do_unlink(self, *names: str) -> None:
-        for name in names:
-            self._path(name).unlink()
 
     def do_zero(self, *names: str) -> None:
         for name in names:

@@ -15,24 +15,13 @@ import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal import recover, verify
-from dispatcher.journal.turns import LaterAppend
-from dispatcher.util.files import FileLock
 
 from ...kit import TIMEOUT_S, no_thread_is_left, until
-from ...kit.journals import Job, Posted, after_a_crash, write_event, write_frames
+from ...kit.journals import Job, Later, Posted, after_a_crash, is_locked, write_event, write_frames
 
 pytestmark = pytest.mark.long
 
 AHEAD = JournalConfig(write_ahead=True, durability="interval")
-
-
-class Later(LaterAppend):
-    def __init__(self) -> None:
-        super().__init__(b"{}")
-        self.told = threading.Event()
-
-    def tell(self) -> None:
-        self.told.set()
 
 
 def leave(_: JournalWriter) -> None: ...
@@ -59,7 +48,7 @@ def append(writer: JournalWriter) -> None:
 
 
 def append_later(writer: JournalWriter) -> None:
-    later = Later()
+    later = Later(b"{}")
     writer.append_later(later, wait=True)
     assert later.told.wait(TIMEOUT_S)
 
@@ -72,14 +61,6 @@ def give_to_a_dispatcher(writer: JournalWriter) -> None:
 
 def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def is_free(journal: Path) -> bool:
-    try:
-        FileLock(journal / ".lock").release()
-    except BlockingIOError:
-        return False
-    return True
 
 
 USES = (leave, write, leave_rows, close_a_segment, append, append_later, give_to_a_dispatcher)
@@ -141,7 +122,7 @@ def test_a_collector_that_drops_the_writer_amid_the_logs_work_leaves_the_release
         del writer
         was_closed_amid = log.is_closed
 
-    until(lambda: is_free(journal), "the release")
+    until(lambda: not is_locked(journal), "the release")
     assert not was_closed_amid
     assert log.is_closed
 

@@ -16,7 +16,7 @@ from dispatcher.journal import EVENTS, read_rows, recover
 
 from ...kit import TIMEOUT_S, Other
 from ...kit.coroutines import running_loop
-from ...kit.journals import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash, no_room
 
 
 @dataclass
@@ -111,9 +111,6 @@ def test_the_process_exits_although_the_journal_fails(
     dispatcher, exiting = dispatcher_of(writer, tmp_path / "copy")
     dispatcher.register(Job, fail, on_error="exit", events=Posted)
     assert dispatcher.event_handler.handle(Posted(Job.STARTED, 2))
-
-    def no_room(*_: object) -> int:
-        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:
         disk.setattr(os, "write", no_room)

@@ -37,7 +37,7 @@ from dispatcher.util.files import FileLock
 
 from ...kit import TIMEOUT_S, Gate, until
 from ...kit.forked import forks, in_child
-from ...kit.journals import Job, Posted, State, write_event, write_frames
+from ...kit.journals import Job, Posted, State, contents, is_locked, write_event, write_frames
 
 pytestmark = [
     pytest.mark.long,
@@ -188,18 +188,6 @@ def watch_files(folder: Path) -> list[str]:
     return touched
 
 
-def contents_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def is_locked(folder: Path) -> bool:
-    try:
-        FileLock(folder / ".lock").release()
-    except BlockingIOError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize(
     ("kind", "state"),
     [*(("write-ahead", state) for state in STATES), *((kind, "started") for kind in KINDS if kind != "write-ahead")],
@@ -216,14 +204,14 @@ def test_a_child_uses_nothing_of_its_parents_journal(make: Callable[[str, str], 
         del daemon.journal, daemon.dispatcher, daemon.service  # and the collector finds nothing to release
         return refused, quiet, inherited, list(touched)
 
-    before = contents_of(journal)
+    before = contents(journal)
     refused, quiet, inherited, touched = in_child(use_all)
 
     assert refused == dict.fromkeys(refused, "ForkedProcessError")
     assert quiet == dict.fromkeys(quiet, "returned")
     assert (inherited, touched) == ([], [])
     if state in ("made", "inited"):  # otherwise the parent's threads write
-        assert contents_of(journal) == before
+        assert contents(journal) == before
     assert is_locked(journal) == (state != "stopped")
     if state == "started":
         daemon.post()
@@ -449,11 +437,11 @@ def test_a_signal_handler_that_forks_amid_the_journals_work_and_returns_in_the_c
     def fork_first(*args: Any) -> Any:
         if os.getpid() != parent:
             return original(*args)
-        before = contents_of(journal)
+        before = contents(journal)
         pid = os.fork()
         if pid:
             os.waitpid(pid, 0)
-            changed.append(contents_of(journal) != before)
+            changed.append(contents(journal) != before)
         return original(*args)
 
     try:

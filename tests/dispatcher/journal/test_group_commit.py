@@ -17,25 +17,8 @@ from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, Reent
 from dispatcher.util import threads
 
 from ...kit import TIMEOUT_S, until
-from ...kit.journals import Open, frames_of, open_segments
+from ...kit.journals import Later, Open, frames_of, open_segments
 from ..stop import _baton
-
-
-class Later(LaterAppend):
-    """Notes what it is told."""
-
-    def __init__(self, line: bytes) -> None:
-        super().__init__(line)
-        self.calls: list[str] = []
-        self.told = threading.Event()
-
-    def end(self) -> None:
-        self.calls.append("end")
-        super().end()
-
-    def tell(self) -> None:
-        self.calls.append("tell")
-        self.told.set()
 
 
 @pytest.fixture

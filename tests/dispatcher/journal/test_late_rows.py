@@ -24,7 +24,7 @@ from dispatcher.mailbox import MailboxExecutor
 from ...journal_rows import begin
 from ...kit import TIMEOUT_S, until
 from ...kit.coroutines import running_loop
-from ...kit.journals import Job, Open, State, frames_of, segments, seqs, write_event, write_frames
+from ...kit.journals import Job, Open, State, frames_of, no_room, segments, seqs, write_event, write_frames
 
 
 class Step(Enum):
@@ -238,11 +238,8 @@ def test_a_disk_that_fails_amid_a_handler_ends_the_journal(open_writer: Open, mo
     writer.attach(on_failure=reported.append)
     write_frames(writer)
 
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as disk:
-        disk.setattr(os, "write", fail)
+        disk.setattr(os, "write", no_room)
         write_event(writer)
         until(lambda: reported, "the failure")
 

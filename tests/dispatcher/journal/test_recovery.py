@@ -20,6 +20,7 @@ from ...kit.journals import (
     after_a_crash,
     flip,
     frames_of,
+    no_room,
     open_segments,
     read_summary,
     segment_path,
@@ -270,10 +271,7 @@ def test_a_journal_that_is_being_written_is_not_recovered(writer: JournalWriter,
 
 
 def test_a_journal_that_cannot_be_repaired_says_why(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(segments_module.os, "fsync", fail)
+    monkeypatch.setattr(segments_module.os, "fsync", no_room)
 
     with pytest.raises(JournalError, match="crashed: cannot be recovered: No space left on device"):
         recover(crashed)

@@ -47,6 +47,7 @@ def manifest_of(journal: Path) -> Manifest | None:
     return manifest
 
 
+REFUSED = "refused holds_a_journal_already;_choose_a_new_or_an_empty_folder"
 PROMISES = {
     "an open segment is hidden, and gets its name when it is closed": (
         "open | event moves=1 | flush -> files .1 json | close -> files json 1 ; seqs 1"
@@ -88,6 +89,22 @@ PROMISES = {
         "open write_ahead=true | accept | roll | segment 2 | close"
         " | open write_ahead=true retention_bytes=1 | segment -> closed 1 2 3 4"
         " | segment seq=1 -> closed ; manifest 6 5 open"
+    ),
+    "a folder with a manifest is refused": f"open | close | note | {REFUSED} -> changed ; files json",
+    "a folder with a closed segment is refused": (
+        f"open | event | close | unlink json | note | {REFUSED} -> changed ; files 1"
+    ),
+    "a folder with an open segment is refused": (
+        f"open | close | unlink json | touch .1 | note | {REFUSED} -> changed ; files .1"
+    ),
+    "a second writer of a folder is refused": (
+        "open write_ahead=true | frame | note | refused is_being_written_by_another_process,_or_another_writer"
+        " | refused is_being_written_by_another_process,_or_another_writer write_ahead=true -> changed"
+        " | close | open write_ahead=true | close"
+    ),
+    "a refused writer does not keep the lock": (
+        f"open | close | {REFUSED} | unlink json | mkdir .1 | refused cannot_be_read:_Is_a_directory write_ahead=true"
+        " | rmdir .1 | open | close"
     ),
 }
 
@@ -317,57 +334,11 @@ def test_a_folder_is_made_with_its_parents(open_writer: Open, tmp_path: Path) ->
     assert verify(tmp_path / "a" / "b").events == 0
 
 
-@pytest.mark.parametrize("left", ["journal.json", OPEN_1, CLOSED_1])
-def test_a_folder_with_a_journal_is_refused(open_writer: Open, journal: Path, left: str) -> None:
-    writer = open_writer()
-    if left == CLOSED_1:
-        write_event(writer)
-    writer.close()
-    if left != "journal.json":
-        (journal / "journal.json").unlink()
-    if left == OPEN_1:
-        (journal / OPEN_1).touch()
-    before = files(journal)
-
-    with pytest.raises(JournalError, match="holds a journal already; choose a new or an empty folder"):
-        open_writer()
-
-    assert files(journal) == before == [left]
-
-
-@pytest.mark.parametrize("write_ahead", [False, True])
-def test_a_second_writer_of_a_folder_is_refused(open_writer: Open, journal: Path, write_ahead: bool) -> None:
-    writer = open_writer(write_ahead=True)
-    write_frames(writer)
-    before = files(journal)
-
-    with pytest.raises(JournalError, match="journal: is being written by another process, or another writer of this"):
-        open_writer(write_ahead=write_ahead)
-
-    assert files(journal) == before
-    writer.close()
-    open_writer(write_ahead=True).close()
-
-
 def test_a_folder_that_cannot_be_made_is_refused(open_writer: Open, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(JournalError, match=r"file/journal: the journal cannot be written: Not a directory"):
         open_writer(tmp_path / "file" / "journal")
-
-
-def test_a_refused_folder_is_free_for_the_next_writer(open_writer: Open, journal: Path) -> None:
-    """A refused writer does not keep the lock."""
-    open_writer().close()
-    with pytest.raises(JournalError, match="holds a journal already"):
-        open_writer()
-    (journal / "journal.json").unlink()
-    (journal / OPEN_1).mkdir(parents=True)
-    with pytest.raises(JournalError, match="cannot be read: Is a directory"):
-        open_writer(write_ahead=True)
-    (journal / OPEN_1).rmdir()
-
-    open_writer().close()
 
 
 @pytest.mark.parametrize("make", [JournalWriter, lambda path: PartitionedJournal(path).open(2)])
