@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher import AskError, DispatcherConfig, EventDiscardedError, EventRefusedError, UnregisteredEventTypeError
-from dispatcher.queue.flags import RUNNING
 from dispatcher.testing import DrainDispatcher
 
 from ..kit import TIMEOUT_S, Other, Work, tries
@@ -352,7 +351,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def wait_for_the_stop(self) -> None:
         assert self.stopper is not None
-        while self.dispatcher.core.queue.phase == RUNNING or not (self.drain or not self.dispatcher.queue_size()):
+        while not self.dispatcher.core.queue.phase or not (self.drain or not self.dispatcher.queue_size()):
             assert self.stopper.is_alive()
 
     @invariant()

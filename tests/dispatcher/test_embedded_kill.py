@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher import DeadLetters
 from dispatcher.journal import recover
-from dispatcher.letter_target import read_letters
 
 from ..kit import tries
 from ..kit.killed import Server, forking
@@ -58,11 +58,10 @@ def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
         attempts[int(number)].add(int(attempt))
         order.append((kind, int(number)))
     dead: dict[str, Counter[int]] = defaultdict(Counter)
-    for folder in sorted(each for each in (tmp_path / "dead").iterdir() if each.is_dir()):
-        for letter in read_letters(recover(folder).accepted, folder):
-            assert letter.event_class == "Job", moments
-            dead[letter.event["kind"]][letter.event["number"]] += 1
-            assert letter.attempts == ATTEMPTS
+    for letter in DeadLetters(tmp_path / "dead"):
+        assert letter.event_class == "Job", moments
+        dead[letter.event["kind"]][letter.event["number"]] += 1
+        assert letter.attempts == ATTEMPTS
     for kind in KINDS:
         promised = list(map(int, (tmp_path / f"accepted-{kind}").read_text().split()))
         assert promised, moments

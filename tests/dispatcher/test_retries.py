@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from dispatcher import (
     AsyncDispatcher,
     DeadLetter,
+    DeadLetters,
     DeadLetterType,
     DispatcherConfig,
     EventDiscardedError,
@@ -27,8 +28,7 @@ from dispatcher import (
     Retry,
 )
 from dispatcher.aio import AsyncioHandler
-from dispatcher.journal import EVENTS, read_rows, recover
-from dispatcher.letter_target import read_letters
+from dispatcher.journal import EVENTS, read_rows
 from dispatcher.mailbox import ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance, tries, until
@@ -517,7 +517,7 @@ class TestDeadLetters:
             assert dispatcher.await_drained(TIMEOUT_S)
             dispatcher.stop()
 
-        letters = list(read_letters(recover(tmp_path).accepted, tmp_path))
+        letters = list(DeadLetters(tmp_path))
 
         assert [letter.event["number"] for letter in letters] == [1, 2]
         assert [(letter.event_class, letter.event_type, letter.is_declared) for letter in letters] == [
@@ -532,7 +532,7 @@ class TestDeadLetters:
         assert dispatcher.await_drained(TIMEOUT_S)
         dispatcher.stop()
 
-        [letter] = read_letters(recover(tmp_path).accepted, tmp_path)
+        [letter] = DeadLetters(tmp_path)
 
         assert (letter.event, letter.is_declared) == ("<Numbered Work.DO>", False)
 
