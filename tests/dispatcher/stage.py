@@ -10,14 +10,15 @@ An event is a number, or a number with a key: `2` or `2:a`. Times are in ms. The
     hold [EVENT]                        the handler thread stays in this event, or in a mail
     release                             it goes on, and the threads of `begin` end
     begin VERB ...                      the verb in another thread, up to where it waits or ends
-    end                                 the threads of `begin` end
-    +MS, +MS/STEP                       time passes in steps of 100 ms, or of STEP, with a rest before and after each
+    end                                 those that do not stop the dispatcher end before that
+    +MS, +MS/STEP                       time passes in steps of up to 100 ms, or STEP, each to the next timer and a rest
     stop
-    restart, crash                      a stop, or a kill as far as the journal tells, and the next start
+    restart, crash [MS]                 a stop, or a kill as far as the journal tells, and so much later the next start
 
 The looks: `seen` (numbers as the handler got them), `seen_at` (ms:number), `attempts` (number:attempt), `letters`
 (number:attempts:error), what the calls returned or raised (`posted`, `later`, `answers`, `cancelled`), `due` (of each
-scheduled event, or `-`), `keys`, `waiting` (producers), `remaining` (room), and every field of the statistics.
+scheduled event, or `-`), `keys`, `waiting` (producers), `remaining` (room), `left` (how many events a crash would leave
+to the next start), and every field of the statistics.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import Any, Final
 import pytest
 
 from dispatcher import AsyncDispatcher, DeadLetter, DispatcherConfig, JournalConfig, JournalWriter
+from dispatcher.journal import recover
 from dispatcher.mailbox import RejectedExecutionError
 from dispatcher.testing import ManualClock
 
@@ -105,12 +107,12 @@ class Stage:
         self._held: int | None = None  # the number at which the handler stays
         self._is_held = False
         self._entered, self._opened = threading.Event(), threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[tuple[str, threading.Thread]] = []
         self._register = {"on_error": on_error, "coalesce_by": coalesce_by}
         self._config = DispatcherConfig(**{n: options.pop(n) for n in DispatcherConfig.model_fields if n in options})
         self._options = {"time_service": self.clock, "dead_letters": self.letters.append, **options}
         self._journal, self._writer = journal, {"write_ahead": True, **(writer or {})}
-        self._crashes = 0
+        self._copies = 0
         self.dispatcher = self._make()
         if is_started:
             self.dispatcher.start()
@@ -145,7 +147,7 @@ class Stage:
         self.dispatcher.set_drain_events_on_stop(False)  # a script that is about the drain has a `stop`
         self.dispatcher.stop()
         assert self.dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-        self.end()
+        self._join("")
         stats = self.dispatcher.stats()
         waiting = stats.queue_size + stats.in_hand + stats.retrying
         assert stats.accepted == stats.handled + stats.failed + stats.discarded + waiting, stats
@@ -217,7 +219,7 @@ class Stage:
 
     def release(self) -> None:
         self._let_go()
-        self.end()
+        self._join("")
         self._rest()
 
     def _let_go(self) -> None:
@@ -228,7 +230,7 @@ class Stage:
         queue = self.dispatcher.core.queue
         waiting, phase = len(queue.room.waiters), queue.phase
         thread = threading.Thread(target=self.play, args=(verb, *words), daemon=True)
-        self._threads.append(thread)
+        self._threads.append((verb, thread))
         thread.start()
         until(
             lambda: not thread.is_alive() or len(queue.room.waiters) > waiting or queue.phase != phase,
@@ -236,17 +238,25 @@ class Stage:
         )
 
     def end(self) -> None:
-        for thread in self._threads:
-            thread.join(TIMEOUT_S)
-            assert not thread.is_alive()
-        self._threads.clear()
+        self._join(but="stop")
+
+    def _join(self, but: str) -> None:
+        for verb, thread in self._threads:
+            if verb != but:
+                thread.join(TIMEOUT_S)
+                assert not thread.is_alive(), verb
 
     def advance(self, ms: int, step_ms: int = 100) -> None:
         self._rest()
-        while ms > 0:
-            self.clock.advance(min(ms, step_ms))
+        self.clock.advance(0)  # what is due comes now, not amid the first step: the handler reads the clock
+        self._rest()
+        end_ms = self.clock.current_processing_time() + ms
+        while (left_ms := end_ms - self.clock.current_processing_time()) > 0:
+            self.clock.advance(min(left_ms, step_ms, self._until_next_timer() or step_ms))
             self._rest()
-            ms -= step_ms
+
+    def _until_next_timer(self) -> int:
+        return max(0, (self.clock.next_timer_ms() or 0) - self.clock.current_processing_time())
 
     def _rest(self) -> None:
         """Wait until the handler thread has done what it can at this time."""
@@ -263,24 +273,29 @@ class Stage:
     def stop(self) -> None:
         self.dispatcher.stop()
 
-    def restart(self) -> None:
+    def restart(self, later_ms: str = "0") -> None:
         self.stop()
-        self.dispatcher = self._make()
-        self.dispatcher.start()
+        self._start_again(later_ms)
 
-    def crash(self) -> None:
-        assert self._journal is not None
-        self._crashes += 1
-        copy = self._journal.with_name(f"{self._journal.name}-{self._crashes}")
-        shutil.copytree(self._journal, copy)
+    def crash(self, later_ms: str = "0") -> None:
+        self._journal = self._copy_of_journal()
         seen = len(self.seen)
         self.dispatcher.set_drain_events_on_stop(False)
         self._let_go()
         self.stop()
         del self.seen[seen:], self.seen_at[seen:], self.attempts[seen:]  # of the run that is dead
-        self._journal = copy
+        self._start_again(later_ms)
+
+    def _start_again(self, later_ms: str) -> None:
+        self.clock.advance(int(later_ms))
         self.dispatcher = self._make()
         self.dispatcher.start()
+
+    def _copy_of_journal(self) -> Path:
+        assert self._journal is not None
+        self._copies += 1
+        copy: Path = shutil.copytree(self._journal, self._journal.with_name(f"{self._journal.name}-{self._copies}"))
+        return copy
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 
@@ -296,6 +311,8 @@ class Stage:
                 return map(_text, self.results[what])
             case "keys":
                 return self.dispatcher.scheduled()
+            case "left":
+                return [len(recover(self._copy_of_journal()).accepted)]
             case "waiting":
                 return [len(self.dispatcher.core.queue.room.waiters)]
             case "remaining":

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, Event
+from dispatcher import AsyncDispatcher, Event
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads
+from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -47,8 +48,8 @@ def got() -> list[Any]:
 def held(make: Make, gate: Gate, got: list[Any]) -> Callable[..., AsyncDispatcher]:
     """Makes dispatchers whose handler thread stays in a first event of class Work until the gate opens."""
 
-    def held(config: DispatcherConfig | None = None) -> AsyncDispatcher:
-        dispatcher = make(config, handler=gate)
+    def held() -> AsyncDispatcher:
+        dispatcher = make(handler=gate)
         dispatcher.register(Update, got.append, coalesce_by=key_of)
         dispatcher.event_handler.handle(Numbered())
         assert gate.entered.wait(TIMEOUT_S)
@@ -65,20 +66,30 @@ def seen(got: list[Any]) -> list[tuple[Any, int]]:
     return [(event.key, event.number) for event in got]
 
 
-def test_the_newest_event_of_each_key_is_handled_in_the_order_of_first_arrival(
-    held: Make, gate: Gate, got: list[Any]
-) -> None:
-    dispatcher = held()
+SCENARIOS: Rows = {
+    "the newest event of each key is handled, in the order of first arrival": (
+        "hold | post 1:a 2:b 3:a 4:c 5:b 6:a -> posted True True True True True True ; queue_size 3 "
+        "| release -> seen 6 5 4 ; discarded_by_reason superseded:3",
+        {},
+    ),
+    "an event without a key stands for itself": (
+        "hold | post 1 2 3:a 4 | release -> seen 1 2 3 4 ; discarded 0",
+        {},
+    ),
+    "in a full queue an event supersedes without room": (
+        "hold | post 1:a 2:a | release -> seen 2 ; discarded_by_reason superseded:1 ; remaining 1",
+        {"queue_capacity": 1},
+    ),
+    "in a full queue the first event of a key waits for room": (
+        "hold | post 1:a | begin post 2:b -> waiting 1 | release -> seen 1 2 ; posted True True",
+        {"queue_capacity": 1},
+    ),
+}
 
-    accepted = post(
-        dispatcher, Keyed("a", 1), Keyed("b", 2), Keyed("a", 3), Keyed("c", 4), Keyed("b", 5), Keyed("a", 6)
-    )
 
-    assert accepted == [True] * 6
-    assert dispatcher.queue_size() == 3
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("a", 6), ("b", 5), ("c", 4)]
+@scenarios(SCENARIOS)
+def test_scenario(script: str, options: dict[str, Any]) -> None:
+    perform(script, coalesce_by=lambda event: event.lock_key, **options)
 
 
 def test_types_of_one_class_share_their_keys(held: Make, gate: Gate, got: list[Any]) -> None:
@@ -90,17 +101,6 @@ def test_types_of_one_class_share_their_keys(held: Make, gate: Gate, got: list[A
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert [event.type for event in got] == [Update.CLEAR]
-
-
-def test_an_event_without_a_key_stands_for_itself(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held()
-
-    post(dispatcher, Keyed(None, 1), Keyed(None, 2), Keyed("a", 3), Keyed(None, 4))
-    gate.opened.set()
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [(None, 1), (None, 2), ("a", 3), (None, 4)]
-    assert dispatcher.stats().discarded == 0
 
 
 def test_the_same_key_of_two_classes_is_two_keys(held: Make, gate: Gate, got: list[Any]) -> None:
@@ -126,35 +126,6 @@ def test_an_error_of_the_key_goes_to_the_poster_and_nothing_is_accepted(held: Ma
     assert dispatcher.queue_size() == 0
     assert dispatcher.stats().accepted == 1
     assert dispatcher.stats().rejected == {}
-
-
-def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held(DispatcherConfig(queue_capacity=1))
-
-    accepted = post(dispatcher, Keyed("a", 1), Keyed("a", 2))
-    gate.opened.set()
-
-    assert accepted == [True, True]
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("a", 2)]
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 1}
-    until(lambda: dispatcher.core.queue.room.remaining() == 1)
-
-
-def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held(DispatcherConfig(queue_capacity=1))
-    post(dispatcher, Keyed("a", 1))
-    accepted: list[bool] = []
-    producer = threading.Thread(target=lambda: accepted.extend(post(dispatcher, Keyed("b", 2))))
-
-    producer.start()
-    until(lambda: dispatcher.core.queue.room.waiters)
-    gate.opened.set()
-    producer.join(TIMEOUT_S)
-
-    assert accepted == [True]
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("a", 1), ("b", 2)]
 
 
 @pytest.mark.parametrize("capacity", [None, 3])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -179,24 +180,26 @@ def running(
 
 
 RULES = {"cron": {"cron": "0 7 * * *"}, "seconds": {"seconds": 86_400.0, "first": 3600}}
-MISFIRES = pytest.mark.parametrize(
-    ("misfire", "posts"),
-    [
-        # Those of three mornings have passed, and it is 12:00.
-        ({}, 1),
-        ({"misfire": "once", "misfire_grace_s": 6 * 3600}, 1),
-        ({"misfire": "once", "misfire_grace_s": 4 * 3600}, 0),
-        ({"misfire": "all"}, 3),
-        ({"misfire": "all", "misfire_grace_s": 30 * 3600}, 2),
-        ({"misfire": "skip"}, 0),
-        ({"misfire": "skip", "misfire_grace_s": 6 * 3600}, 1),
-    ],
-)
+MISFIRES: list[tuple[dict[str, Any], int]] = [
+    # Those of three mornings have passed, and it is 12:00.
+    ({}, 1),
+    ({"misfire": "once", "misfire_grace_s": 6 * 3600}, 1),
+    ({"misfire": "once", "misfire_grace_s": 4 * 3600}, 0),
+    ({"misfire": "all"}, 3),
+    ({"misfire": "all", "misfire_grace_s": 30 * 3600}, 2),
+    ({"misfire": "skip"}, 0),
+    ({"misfire": "skip", "misfire_grace_s": 6 * 3600}, 1),
+]
+
+
+def misfires(first: str, second: str) -> Any:
+    """What becomes of missed times, by the two kinds of rules in turns: the two have nothing to do with each other."""
+    rows = [(kind, *row) for kind, row in zip(cycle((first, second)), MISFIRES)]
+    return pytest.mark.parametrize(("kind", "misfire", "posts"), rows)
 
 
 class TestMissedTimes:
-    @MISFIRES
-    @pytest.mark.parametrize("kind", RULES)
+    @misfires("cron", "seconds")
     def test_after_days_without_the_process(self, tmp_path: Path, kind: str, misfire: Any, posts: int) -> None:
         seen: list[str] = []
         clock = ManualClock(ms("2026-07-01T06:00"))
@@ -219,8 +222,7 @@ class TestMissedTimes:
 
         assert seen == ["07-01 07:00", *["07-04 12:00"] * posts]
 
-    @MISFIRES
-    @pytest.mark.parametrize("kind", RULES)
+    @misfires("seconds", "cron")
     def test_after_a_stall(
         self, tmp_path: Path, kind: str, misfire: Any, posts: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -309,8 +311,7 @@ class TestComingBack:
         assert seen == [2, 1]
         assert "cron 30 2 * * * Europe/Berlin, misfire=all, misfire_grace_s=60" in listed.out
 
-    @pytest.mark.parametrize("after", [1, 2, 3])
-    @pytest.mark.parametrize("lock_key", "abcd")
+    @pytest.mark.parametrize(("lock_key", "after"), [("a", 1), ("b", 2), ("c", 3), ("d", 2), ("a", 3), ("b", 3)])
     def test_it_is_posted_in_the_partition_of_its_event(self, tmp_path: Path, lock_key: str, after: int) -> None:
         def start(journal: Path, partitions: int) -> MultiDispatcher:
             dispatcher = MultiDispatcher(

@@ -6,18 +6,19 @@ What a single producer finds under `reject` and `drop_oldest` is in test_dispatc
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio, register_metrics
+from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio
 from dispatcher.queue.entry import Entry
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
+from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
 POLICIES = ["block", "reject", "drop_oldest"]
@@ -42,8 +43,56 @@ def full(make: Make, gate: Gate) -> Callable[..., AsyncDispatcher]:
     return full
 
 
-def numbers(gate: Gate) -> list[int]:
-    return [event.number for event in gate.events]
+FULL = "hold 0 | post 1 2 | "
+"""Of capacity 2."""
+SCENARIOS: Rows = {
+    "a post waits for room": (
+        FULL + "begin post 3 -> waiting 1 ; queue_size 2 | release -> seen 0 1 2 3 ; posted True True True True",
+        {"queue_capacity": 2},
+    ),
+    "a stop wakes the producers that wait, before it has drained, and rejects their posts": (
+        FULL + "begin post 3 | begin post 4 -> waiting 2 | begin stop | end -> posted True True True False False ; "
+        "rejected draining:2 | release -> seen 0 1 2",
+        {"queue_capacity": 2},
+    ),
+    "a post is rejected after its timeout, and leaves nothing": (
+        FULL + "post 3 4 -> posted True True True False False ; rejected timeout:2 ; waiting 0 "
+        "| release -> seen 0 1 2 ; remaining 2",
+        {"queue_capacity": 2, "queue_full_timeout_s": 0.001},
+    ),
+    "the oldest event is dropped for a new one": (
+        FULL + "post 3 -> posted True True True True ; queue_size 2 ; discarded_by_reason drop_oldest:1 ; rejected "
+        "| release -> seen 0 2 3 ; remaining 2",
+        {"queue_capacity": 2, "queue_full_policy": "drop_oldest"},
+    ),
+    "post_nowait raises where a post would wait": (
+        FULL + "nowait 3 -> posted True True True QueueFullError ; waiting 0 | release | nowait 4 | +0 -> seen 0 1 2 4",
+        {"queue_capacity": 2},
+    ),
+    "post_nowait is rejected where a post is": (
+        FULL + "nowait 3 -> posted True True True False ; rejected full:1",
+        {"queue_capacity": 2, "queue_full_policy": "reject"},
+    ),
+    "post_nowait drops the oldest where a post does": (
+        FULL + "nowait 3 -> posted True True True True ; discarded_by_reason drop_oldest:1",
+        {"queue_capacity": 2, "queue_full_policy": "drop_oldest"},
+    ),
+    "post_nowait is rejected after a stop": (
+        "stop | nowait 1 -> posted False ; rejected stopped:1",
+        {"queue_capacity": 1},
+    ),
+}
+
+
+@scenarios(SCENARIOS)
+def test_scenario(script: str, options: dict[str, Any]) -> None:
+    perform(script, **options)
+
+
+def test_what_post_nowait_raises_tells_the_size_of_the_queue() -> None:
+    stage = perform("hold | post 1 2 | nowait 3", queue_capacity=2)
+
+    assert re.search(r"full.*2 events", str(stage.results["posted"][-1]))
 
 
 @pytest.mark.parametrize("given", [{"queue_full_policy": "reject"}, {"queue_full_timeout_s": 1.0}], ids=str)
@@ -75,72 +124,6 @@ def test_a_post_that_would_wait_for_the_start_raises(timeout_s: float | None) ->
         assert dispatcher.post(Numbered(4))
     assert [event.number for event in handled] == [0, 4]
     assert dispatcher.stats().rejected == {}
-
-
-def test_a_post_to_a_full_queue_waits_for_room_under_block(make: Make, gate: Gate) -> None:
-    dispatcher = make(queue_capacity=1, handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.event_handler.handle(Numbered(1))
-    answers: list[bool] = []
-    producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
-
-    producer.start()
-    while not dispatcher.core.queue.room.waiters:
-        assert producer.is_alive()
-    assert dispatcher.queue_size() == 1
-    gate.opened.set()
-    producer.join(TIMEOUT_S)
-
-    assert answers == [True]
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert [event.number for event in gate.events] == [0, 1, 2]
-
-
-def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
-    dispatcher = AsyncDispatcher(queue_capacity=1)
-    dispatcher.register(type(Numbered().type), gate)
-    dispatcher.init()
-    dispatcher.start()
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.event_handler.handle(Numbered(1))
-    answers: list[bool] = []
-    producers = [
-        threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2)))) for _ in range(3)
-    ]
-    for producer in producers:
-        producer.start()
-    while len(dispatcher.core.queue.room.waiters) < 3:
-        assert all(producer.is_alive() for producer in producers)
-
-    stopper = threading.Thread(target=dispatcher.stop)
-    stopper.start()
-
-    for producer in producers:
-        producer.join(TIMEOUT_S)
-    gate.opened.set()  # only now does the drain end, after which the posts would be refused as stopped
-    stopper.join(TIMEOUT_S)
-    assert answers == [False] * 3
-    assert dispatcher.stats().rejected == {"draining": 3}
-
-
-def test_drop_oldest_takes_the_new_event_and_discards_the_oldest(full: Make, gate: Gate) -> None:
-    registry = CollectorRegistry()
-    dispatcher = full("drop_oldest")
-    register_metrics(dispatcher, registry)
-
-    assert dispatcher.event_handler.handle(Numbered(3))
-
-    assert dispatcher.queue_size() == 2
-    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
-    labels = {"dispatcher": "full", "reason": "drop_oldest"}
-    assert registry.get_sample_value("dispatcher_events_dropped_total", labels) == 1
-    assert dispatcher.stats().rejected == {}
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(gate) == [0, 2, 3]
-    assert_accounts_balance(dispatcher, accepted=4)
 
 
 def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) -> None:
@@ -189,47 +172,6 @@ def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
     assert dispatcher.failure_cause is None
     assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
     assert_accounts_balance(dispatcher, accepted=1)
-
-
-def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full: Make, gate: Gate) -> None:
-    dispatcher = full("block", queue_full_timeout_s=0.001)
-
-    refused = [dispatcher.event_handler.handle(Numbered(number)) for number in (3, 4)]
-    gate.opened.set()
-
-    assert refused == [False, False]
-    assert dispatcher.stats().rejected == {"timeout": 2}
-    assert len(dispatcher.core.queue.room.waiters) == 0
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(gate) == [0, 1, 2]
-    assert dispatcher.core.queue.room.remaining() == 2
-
-
-def test_post_nowait_raises_where_a_post_would_wait(full: Make, gate: Gate) -> None:
-    dispatcher = full("block")
-
-    with pytest.raises(QueueFullError, match=r"full.*2 events"):
-        dispatcher.post_nowait(Numbered(3))
-
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.post_nowait(Numbered(4))
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(gate) == [0, 1, 2, 4]
-    assert_accounts_balance(dispatcher, accepted=4)
-
-
-@pytest.mark.parametrize(("policy", "answer"), [("reject", False), ("drop_oldest", True)])
-def test_post_nowait_is_a_post_where_none_waits(full: Make, policy: str, answer: bool) -> None:
-    assert full(policy).post_nowait(Numbered(3)) is answer
-
-
-def test_post_nowait_is_refused_after_a_stop(make: Make) -> None:
-    dispatcher = make(queue_capacity=1)
-    dispatcher.stop()
-
-    assert not dispatcher.post_nowait(Numbered())
-    assert dispatcher.stats().rejected == {"stopped": 1}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -13,62 +14,99 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher import (
-    AsyncDispatcher,
-    DispatcherConfig,
-    EventRefusedError,
-    JournalConfig,
-    JournalWriter,
-    MultiDispatcher,
-)
-from dispatcher.journal import recover
-from dispatcher.mailbox import ManualClock
+from dispatcher import AsyncDispatcher, MultiDispatcher
 from dispatcher.queue import alarm as alarm_module
 from dispatcher.queue import schedule as schedule_module
+from dispatcher.testing import ManualClock
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work
 from ...kit.coroutines import Keyed
 from ...kit.interrupting import at_each_place
-from ..journal.conftest import Job, Posted, after_a_crash
+from ...kit.scenarios import play
+from ..stage import NOON_MS, Rows, Stage, item, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
-NOON_MS = 1_800_000_000_000
+THREE_AT_ONCE = "hold 0 | post 1 | after 1000 2 | after 1000 3 | after 1000 4"
+
+SCENARIOS: Rows = {
+    "an event is posted after its delay": (
+        "after 500 1 -> due 500 ; scheduled 1 | +1000 -> seen_at 500:1 ; due - ; scheduled 0 ; scheduled_fired 1 "
+        "| cancel 1 -> cancelled False",
+        {},
+    ),
+    "events of one time are posted in the order of the calls": (
+        "after 100 2 | after 100 1 | after 100 3 | +100 -> seen 2 1 3",
+        {},
+    ),
+    "a period keeps its grid, and a factory makes each event": (
+        "every 1000 0.. first=500 | +3000 -> seen_at 500:0 1500:1 2500:2 ; due 3500 "
+        "| cancel 0 -> cancelled True ; due - ; scheduled 0 | +3000 -> seen 0 1 2",
+        {},
+    ),
+    "a time is skipped and counted while the event of the last one waits": (
+        "hold 0 | every 1000 7 | +5000 -> queue_size 1 ; scheduled_skipped 4 | release | +1000 -> seen 0 7 7",
+        {},
+    ),
+    "events that are due wait for room, and time goes on": (
+        f"{THREE_AT_ONCE} | +1000 -> scheduled 3 | release -> seen 0 1 2 3 4 ; scheduled 0 ; accepted 5",
+        {"queue_capacity": 1},
+    ),
+    "a full queue that rejects posts rejects what is due": (
+        f"{THREE_AT_ONCE} | +1000 -> scheduled 0 | release -> seen 0 1 ; accepted 2",
+        {"queue_capacity": 1, "queue_full_policy": "reject"},
+    ),
+    "a full queue that drops the oldest takes what is due": (
+        f"{THREE_AT_ONCE} | +1000 -> scheduled 0 | release -> seen 0 4 ; accepted 5",
+        {"queue_capacity": 1, "queue_full_policy": "drop_oldest"},
+    ),
+}
+DURABLE: Rows = {
+    "after a crash events come at their time, or at once": (
+        "after 1000 1 | at 3000 3 | after 2000 2 | cancel 2 | crash 2000 | +0 -> seen_at 2000:1 "
+        "| +2000 -> seen_at 2000:1 3000:3 | stop -> left 0",
+        {},
+    ),
+    "a key keeps its rhythm over restarts, and of the times that have passed one comes": (
+        "every 1000 1 key=a first=500 | +1200 | restart 300 | every 1000 1 key=a first=500 | +1200 "
+        "| restart 3000 | every 1000 1 key=a first=500 | +1200 -> seen_at 500:1 1500:1 2500:1 5700:1 6500:1",
+        {},
+    ),
+    "a newer rhythm takes the key": (
+        "every 1000 1 key=a | every 2000 2 key=a -> due - 2000 ; keys a | cancel 2 | stop -> left 0",
+        {},
+    ),
+}
+
+
+@scenarios(SCENARIOS)
+def test_scenario(script: str, options: dict[str, Any]) -> None:
+    perform(script, **options)
+
+
+@scenarios(DURABLE)
+def test_scenario_over_starts(script: str, options: dict[str, Any], tmp_path: Path) -> None:
+    perform(script, journal=tmp_path / "journal", **options)
+
+
+def test_what_falls_due_while_a_stop_drains_is_handled_and_the_rest_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    perform(
+        "hold 0 | after 1000 1 | after 2000 2 | begin stop | +1000 "
+        "| after 1000 3 -> due - 2000 EventRefusedError:draining "
+        "| release -> seen 0 1 ; due - - EventRefusedError:draining | cancel 2 -> cancelled False | +5000 -> seen 0 1"
+    )
+
+    assert "stop left 1 scheduled event; it is lost" in caplog.text
+
+
+def test_a_stop_leaves_what_is_scheduled_to_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    perform("after 1000 1 | restart -> scheduled 1 | +1000 -> seen_at 1000:1", journal=tmp_path / "journal")
+
+    assert "handled first" not in caplog.text
 
 
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(NOON_MS)
-
-
-class Seen:
-    """A handler that notes when it gets which event, in ms since noon."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-        self.events: list[tuple[int, int]] = []
-
-    def handle(self, event: Any) -> None:
-        self.events.append((self.clock.current_processing_time() - NOON_MS, event.number))
-
-
-def advance(dispatcher: AsyncDispatcher, clock: ManualClock, ms: int, step_ms: int = 100) -> None:
-    for _ in range(ms // step_ms):
-        clock.advance(step_ms)
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-
-def test_an_event_is_posted_after_its_delay(make: Make, clock: ManualClock) -> None:
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock, handler=seen)
-
-    later = dispatcher.post_after(0.5, Numbered(1))
-    assert (later.due, later.is_done(), dispatcher.stats().scheduled) == (NOON_MS / 1000 + 0.5, False, 1)
-    advance(dispatcher, clock, 1000)
-
-    assert seen.events == [(500, 1)]
-    assert (later.due, later.is_done(), later.cancel()) == (None, True, False)
-    stats = dispatcher.stats()
-    assert (stats.scheduled, stats.scheduled_fired, stats.accepted) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("look", ["scheduled", "cancel", "drain"])
@@ -99,17 +137,6 @@ def test_an_event_that_a_signal_handler_schedules_amid_any_call_is_posted(clock:
     assert places == len(scheduled) > 3
 
 
-def test_events_of_one_time_are_posted_in_the_order_of_the_calls(make: Make, clock: ManualClock) -> None:
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock, handler=seen)
-
-    for number in range(100):
-        dispatcher.post_after(0.1, Numbered(number))
-    advance(dispatcher, clock, 100)
-
-    assert [number for _, number in seen.events] == list(range(100))
-
-
 def test_real_time_follows_the_monotonic_clock_and_post_at_the_wall_clock(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,103 +155,24 @@ def test_real_time_follows_the_monotonic_clock_and_post_at_the_wall_clock(
     assert [event.number for event in gate.events] == [2]
 
 
-def test_a_period_keeps_its_grid_and_a_factory_makes_each_event(make: Make, clock: ManualClock) -> None:
-    seen, numbers = Seen(clock), iter(range(100))
-    dispatcher = make(time_service=clock, handler=seen)
+def test_a_factory_that_raises_ends_nothing() -> None:
+    made = iter([1, 0, 1])
+    with closing(Stage()) as stage:
+        stage.dispatcher.post_every(1, lambda: item(str(1 // next(made))))
 
-    every = dispatcher.post_every(1, lambda: Numbered(next(numbers)), first=0.5)
-    advance(dispatcher, clock, 3000)
-    assert every.due == NOON_MS / 1000 + 3.5
-    assert every.cancel()
-    advance(dispatcher, clock, 3000)
-
-    assert seen.events == [(500, 0), (1500, 1), (2500, 2)]
-    assert every.is_done()
+        play(stage, "+3000 -> seen_at 1000:1 3000:1")
 
 
-def test_a_period_whose_event_still_waits_is_skipped_and_counted(make: Make, clock: ManualClock, gate: Gate) -> None:
-    dispatcher = make(time_service=clock, handler=gate)
-    dispatcher.post(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+def test_jitter_delays_a_firing_by_a_part_of_the_period_and_moves_no_later_one() -> None:
+    with closing(Stage()) as stage:
+        stage.dispatcher.post_every(1, item("0"), jitter=0.5)
+        stage.advance(10_200, 20)
 
-    dispatcher.post_every(1, Numbered(7))
-    clock.advance(5000)
-    assert dispatcher.queue_size() == 1
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
-    advance(dispatcher, clock, 1000)
+        late = [int(at.split(":")[0]) - 1000 * place for place, at in enumerate(stage.look("seen_at"), 1)]
 
-    assert [event.number for event in gate.events] == [0, 7, 7]
-    assert dispatcher.stats().scheduled_skipped == 4
-
-
-def test_a_factory_that_raises_ends_nothing(make: Make, clock: ManualClock) -> None:
-    seen, made = Seen(clock), iter([1, 0, 1])
-    dispatcher = make(time_service=clock, handler=seen)
-
-    dispatcher.post_every(1, lambda: Numbered(1 // next(made)))
-    advance(dispatcher, clock, 3000)
-
-    assert seen.events == [(1000, 1), (3000, 1)]
-
-
-def test_jitter_delays_a_firing_by_a_part_of_the_period_and_moves_no_later_one(make: Make, clock: ManualClock) -> None:
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock, handler=seen)
-
-    dispatcher.post_every(10, Numbered(), jitter=0.5)
-    advance(dispatcher, clock, 100_000, 50)
-
-    late = [at_ms - 10_000 * (place + 1) for place, (at_ms, _) in enumerate(seen.events)]
-    assert len(late) == 9 or len(late) == 10
-    assert all(0 <= each <= 5050 for each in late)
+    assert len(late) in (9, 10)
+    assert all(0 <= each <= 520 for each in late)
     assert len(set(late)) > 1
-
-
-@pytest.mark.parametrize("policy", ["block", "reject", "drop_oldest"])
-def test_a_full_queue_does_with_a_firing_what_it_does_with_a_post(
-    make: Make, clock: ManualClock, gate: Gate, policy: Any
-) -> None:
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy=policy)
-    dispatcher = make(config, time_service=clock, handler=gate)
-    dispatcher.post(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.post(Numbered(1))
-    for number in (2, 3, 4):
-        dispatcher.post_after(1, Numbered(number))
-
-    clock.advance(1000)  # returns, although the queue is full
-    waiting = dispatcher.stats().scheduled
-    gate.opened.set()
-    until(lambda: dispatcher.await_drained(TIMEOUT_S) and not dispatcher.stats().scheduled, "all are posted")
-
-    handled = {"block": [0, 1, 2, 3, 4], "reject": [0, 1], "drop_oldest": [0, 4]}[policy]
-    assert [event.number for event in gate.events] == handled
-    assert waiting == (3 if policy == "block" else 0)
-    assert_accounts_balance(dispatcher, 2 if policy == "reject" else 5)
-
-
-def test_what_falls_due_while_a_stop_drains_is_handled_and_the_rest_is_left(
-    make: Make, clock: ManualClock, gate: Gate, caplog: pytest.LogCaptureFixture
-) -> None:
-    dispatcher = make(time_service=clock, handler=gate)
-    dispatcher.post(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    in_time, late = dispatcher.post_after(1, Numbered(1)), dispatcher.post_after(2, Numbered(2))
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: dispatcher.view.is_draining(), "the stop has begun")
-
-    clock.advance(1000)
-    with pytest.raises(EventRefusedError, match="draining"):
-        dispatcher.post_after(1, Numbered(3))
-    gate.opened.set()
-    stopping.join(TIMEOUT_S)
-
-    assert [event.number for event in gate.events] == [0, 1]
-    assert (in_time.is_done(), late.is_done(), late.cancel(), late.due) == (True, True, False, None)
-    assert "stop left 1 scheduled event; it is lost" in caplog.text
-    assert clock.pending_timers == 0 or not clock.advance(5000)
 
 
 def test_a_partition_posts_the_events_of_its_keys(clock: ManualClock) -> None:
@@ -256,46 +204,38 @@ def test_a_key_holds_one_rhythm_in_all_partitions(clock: ManualClock) -> None:
     assert (first.cancel(), second.is_done()) == (True, True)
 
 
+async def an_event() -> Numbered:
+    return Numbered()
+
+
+WRONG = cast(Any, "3")
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "error", "message"),
     [
-        (lambda it: it.post_after(-1, Numbered()), "seconds must be a number of seconds, from 0 to .* not -1"),
-        (lambda it: it.post_at(float("nan"), Numbered()), "unix_s must be a time in Unix seconds"),
-        (lambda it: it.post_every(0, Numbered()), "seconds must be 0.001 or more, not 0"),
-        (lambda it: it.post_every(1, Numbered(), jitter=2), "jitter is a part of the period"),
-        (lambda it: it.post_every(1, Numbered(), first=-1), "first must be a number of seconds"),
+        (
+            lambda it: it.post_after(-1, Numbered()),
+            ValueError,
+            "seconds must be a number of seconds, from 0 to .* not -1",
+        ),
+        (lambda it: it.post_at(float("nan"), Numbered()), ValueError, "unix_s must be a time in Unix seconds"),
+        (lambda it: it.post_every(0, Numbered()), ValueError, "seconds must be 0.001 or more, not 0"),
+        (lambda it: it.post_every(1, Numbered(), jitter=2), ValueError, "jitter is a part of the period"),
+        (lambda it: it.post_every(1, Numbered(), first=-1), ValueError, "first must be a number of seconds"),
+        (lambda it: it.post_after(WRONG, Numbered()), TypeError, "^seconds must be a number, not '3'"),
+        (lambda it: it.post_every(1, Numbered(), first=WRONG), TypeError, "^first must be a number, not '3'"),
+        (lambda it: it.post_every(1, Numbered(), jitter=WRONG), TypeError, "^jitter must be a number, not '3'"),
+        (lambda it: it.post_at(WRONG, Numbered()), TypeError, "^unix_s must be a number, not '3'"),
+        (lambda it: it.post_every(1, WRONG), TypeError, "takes an event or a callable that makes one, not '3'"),
+        (lambda it: it.post_every(1, an_event), TypeError, "the factory of post_every must be a plain function that"),
     ],
 )
-def test_a_wrong_number_is_named(make: Make, call: Callable[[AsyncDispatcher], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call(make())
-
-
-def test_what_is_neither_an_event_nor_a_factory_is_named(make: Make) -> None:
-    with pytest.raises(TypeError, match="takes an event or a callable that makes one, not 'garbage'"):
-        make().post_every(1, "garbage")
-
-
-@pytest.mark.parametrize("name", ["seconds", "first", "jitter", "unix_s"])
-def test_what_is_no_number_is_named(make: Make, name: str) -> None:
-    dispatcher, wrong = make(), cast(Any, "3")
-    calls = {
-        "seconds": lambda: dispatcher.post_after(wrong, Numbered()),
-        "first": lambda: dispatcher.post_every(1, Numbered(), first=wrong),
-        "jitter": lambda: dispatcher.post_every(1, Numbered(), jitter=wrong),
-        "unix_s": lambda: dispatcher.post_at(wrong, Numbered()),
-    }
-
-    with pytest.raises(TypeError, match=f"^{name} must be a number, not '3'"):
-        calls[name]()
-
-
-def test_an_async_factory_is_refused_at_the_call(make: Make) -> None:
-    async def an_event() -> Numbered:
-        return Numbered()
-
-    with pytest.raises(TypeError, match="the factory of post_every must be a plain function that makes an event"):
-        make().post_every(1, cast(Any, an_event))
+def test_a_wrong_argument_is_named(
+    call: Callable[[AsyncDispatcher], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(AsyncDispatcher())
 
 
 CALLS = st.lists(
@@ -314,10 +254,9 @@ CALLS = st.lists(
 @given(calls=CALLS)
 def test_a_schedule_fires_what_a_plain_list_says(calls: list[tuple[str, int]]) -> None:
     """The handler keeps up: it is drained after each ms."""
-    clock = ManualClock(NOON_MS)
-    seen = Seen(clock)
+    clock, seen = ManualClock(NOON_MS), []
     dispatcher = AsyncDispatcher(time_service=clock)
-    dispatcher.register(Work, seen)
+    dispatcher.register(Work, lambda event: seen.append(event.number))
     dispatcher.init()
     dispatcher.start()
     handles: list[Any] = []
@@ -346,8 +285,8 @@ def test_a_schedule_fires_what_a_plain_list_says(calls: list[tuple[str, int]]) -
                 now += 1
                 assert dispatcher.await_drained(TIMEOUT_S)
                 due = [place for place, entry in enumerate(model) if entry is not None and entry[0] <= now]
-                assert sorted(number for _, number in seen.events) == due
-                seen.events.clear()
+                assert sorted(seen) == due
+                seen.clear()
                 for place in due:
                     at, period = model[place] or (0, 0)
                     model[place] = (at + period, period) if period else None
@@ -358,226 +297,59 @@ def test_a_schedule_fires_what_a_plain_list_says(calls: list[tuple[str, int]]) -
         dispatcher.stop()
 
 
-class TestDurable:
-    def start(self, journal: Path, clock: ManualClock, seen: Any, **options: Any) -> AsyncDispatcher:
-        writer = JournalWriter(journal, JournalConfig(write_ahead=True))
-        dispatcher = AsyncDispatcher(journal=writer, time_service=clock, **options)
-        dispatcher.register(Job, seen, events=Posted)
-        dispatcher.init()
-        return dispatcher
-
-    def test_after_a_crash_events_come_at_their_time_or_at_once(self, tmp_path: Path, clock: ManualClock) -> None:
-        first = self.start(tmp_path / "journal", clock, print)
-        first.start()
-        first.post_after(1, Posted(Job.STARTED, 1))
-        first.post_at(NOON_MS / 1000 + 3, Posted(Job.STARTED, 3))
-        first.post_after(2, Posted(Job.STARTED, 2)).cancel()
-        first.post(Posted(Job.STARTED, 0))
-        assert first.await_drained(TIMEOUT_S)
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        first.stop()
-
-        clock, seen = ManualClock(NOON_MS + 2000), Seen(clock)
-        seen.clock = clock
-        second = self.start(crashed, clock, seen)
-        second.start()
-        until(lambda: any(number == 1 for _, number in seen.events), "the event that is overdue")
-        advance(second, clock, 2000)
-        second.stop()
-
-        assert [entry for entry in seen.events if entry[1] in (1, 3)] == [(2000, 1), (3000, 3)]
-        assert not recover(crashed).accepted
-
-    def test_a_stop_leaves_what_is_scheduled_to_the_next_start(
-        self, tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        seen = Seen(clock)
-        with self.start(tmp_path, clock, seen) as first:
-            first.post_after(1, Posted(Job.STARTED, 1))
-        with self.start(tmp_path, clock, seen) as second:
-            assert second.stats().scheduled == 1
-            advance(second, clock, 1000)
-
-        assert seen.events == [(1000, 1)]
-        assert "handled first" not in caplog.text
-
-    def test_a_key_keeps_its_rhythm_over_restarts(self, tmp_path: Path, clock: ManualClock) -> None:
-        seen = Seen(clock)
-        for pause_ms in (0, 300, 3000):
-            clock.advance(pause_ms)
-            with self.start(tmp_path, clock, seen) as dispatcher:
-                dispatcher.post_every(
-                    1, lambda: Posted(Job.STARTED, clock.current_processing_time() - NOON_MS), key="nightly", first=0.5
-                )
-                advance(dispatcher, clock, 1200)
-
-        # It runs until 1200, from 1500 to 2700 and from 5700 on; of 3500, 4500 and 5500, which have passed, one comes.
-        assert [at_ms for _, at_ms in seen.events] == [500, 1500, 2500, 5700, 6500]
-
-    def test_a_firing_of_an_earlier_run_that_still_waits_is_the_only_one_of_its_key(
-        self, tmp_path: Path, clock: ManualClock, gate: Gate
-    ) -> None:
-        first = self.start(tmp_path / "journal", clock, gate)
-        first.start()
-        first.post(Posted(Job.STARTED, 0))
-        assert gate.entered.wait(TIMEOUT_S)
-        first.post_every(1, Posted(Job.STARTED, 1), key="nightly")
-        clock.advance(1000)
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
-        first.stop()
-
-        clock, gate = ManualClock(NOON_MS + 1500), Gate()
-        with self.start(crashed, clock, gate) as second:
-            assert gate.entered.wait(TIMEOUT_S)
-            second.post_every(1, Posted(Job.STARTED, 1), key="nightly")
-            clock.advance(500)
-            assert (second.stats().queue_size, second.stats().scheduled_skipped) == (1, 1)
-            gate.opened.set()
-            assert second.await_drained(TIMEOUT_S)
-            clock.advance(1000)
-            assert second.await_drained(TIMEOUT_S)
-            assert [event.number for event in gate.events] == [0, 1, 1]
-
-    def test_a_newer_rhythm_takes_the_key(self, tmp_path: Path, clock: ManualClock) -> None:
-        with self.start(tmp_path, clock, print) as dispatcher:
-            every = dispatcher.post_every(1, Posted(Job.STARTED, 1), key="nightly")
-            newer = dispatcher.post_every(2, Posted(Job.STARTED, 1), key="nightly")
-            assert (every.is_done(), every.due, newer.due) == (True, None, NOON_MS / 1000 + 2)
-            newer.cancel()
-
-        assert not recover(tmp_path).accepted
-
-    @pytest.mark.parametrize("appends", range(3))
-    def test_no_time_of_a_key_is_posted_twice_whenever_it_crashes(
-        self, tmp_path: Path, clock: ManualClock, appends: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A firing appends its event, and then the next time. A crash comes before, between or after the two."""
-        journal, crashed = tmp_path / "journal", tmp_path / "crashed"
-        gate = Gate()  # what is posted stays in hand, so no row settles it
-        first = self.start(journal, clock, gate)
-        first.start()
-        first.post_every(1, lambda: Posted(Job.STARTED, 1), key="nightly")
-        append, left = JournalWriter.append_accepted, appends
-
-        def crash_or_append(*arguments: Any, **options: Any) -> int:
-            nonlocal left
-            if not left:
-                after_a_crash(journal, crashed)
-            left -= 1
-            return append(*arguments, **options)
-
-        monkeypatch.setattr(JournalWriter, "append_accepted", crash_or_append)
-        clock.advance(1000)
-        if not crashed.exists():
-            after_a_crash(journal, crashed)
-        monkeypatch.undo()
-        gate.opened.set()
-        first.stop()
-
-        after = ManualClock(NOON_MS + 1000)
-        seen = Seen(after)
-        second = self.start(crashed, after, seen)
-        second.post_every(1, lambda: Posted(Job.STARTED, 2), key="nightly")
-        second.start()
-        advance(second, after, 900)
-        second.stop()
-
-        assert [number for _, number in seen.events] == [2 if appends == 0 else 1]
-
-
-def test_a_period_goes_on_after_its_event_could_not_be_posted(make: Make, clock: ManualClock) -> None:
+def test_a_period_goes_on_after_its_event_could_not_be_posted() -> None:
     """Its event counted as queued for ever, so all later times were skipped."""
     keys = iter([lambda: 1 // 0])
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock)
-    dispatcher.register(Work, seen, coalesce_by=lambda event: next(keys, str)())
 
-    dispatcher.post_every(1, Numbered())
-    advance(dispatcher, clock, 3000)
-
-    assert len(seen.events) == 2
-    assert dispatcher.stats().scheduled_skipped == 0
+    perform("every 1000 1 | +3000 -> seen 1 1 ; scheduled_skipped 0", coalesce_by=lambda _: next(keys, str)())
 
 
-def test_a_period_goes_on_after_an_event_that_waited_for_room_could_not_be_posted(
-    make: Make, clock: ManualClock, gate: Gate
-) -> None:
+def test_a_period_goes_on_after_an_event_that_waited_for_room_could_not_be_posted() -> None:
     """The thread that made room met the error, and the event counted as queued for ever."""
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy="block")
-    dispatcher = make(config, time_service=clock)
     is_full = True
 
     def key_of(event: Any) -> None:
         if event.number == 2 and not is_full:
             raise ZeroDivisionError
 
-    dispatcher.register(Work, gate, coalesce_by=key_of)
-    dispatcher.post(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.post(Numbered(1))
-    numbers = iter((2, 3))
-    dispatcher.post_every(1, lambda: Numbered(next(numbers)))
-
-    clock.advance(1000)  # it waits for room
-    is_full = False
-    gate.opened.set()
-    until(lambda: dispatcher.await_drained(TIMEOUT_S) and dispatcher.stats().scheduled == 1, "it has failed")
-    advance(dispatcher, clock, 1000)
-
-    assert [event.number for event in gate.events] == [0, 1, 3]
+    with closing(Stage(queue_capacity=1, coalesce_by=key_of)) as stage:
+        play(stage, "hold 0 | post 1 | every 1000 2.. | +1000 -> seen")
+        is_full = False
+        play(stage, "release -> scheduled 1 | +1000 -> seen 0 1 3")
 
 
-def test_a_cancelled_period_posts_nothing_that_its_factory_is_making(make: Make, clock: ManualClock) -> None:
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock, handler=seen)
+def test_a_cancelled_period_posts_nothing_that_its_factory_is_making() -> None:
+    with closing(Stage()) as stage:
+        every = stage.dispatcher.post_every(1, lambda: item(str(int(every.cancel()))))
 
-    def make_event() -> Numbered:
-        every.cancel()
-        return Numbered()
-
-    every = dispatcher.post_every(1, make_event)
-    advance(dispatcher, clock, 3000)
-
-    assert seen.events == []
+        play(stage, "+3000 -> seen ; accepted 0")
 
 
-def test_a_stop_amid_a_firing_ends_the_period(make: Make, clock: ManualClock) -> None:
-    dispatcher = make(time_service=clock)
-    every = dispatcher.post_every(1, lambda: dispatcher.stop())
+def test_a_stop_amid_a_firing_ends_the_period() -> None:
+    with closing(Stage()) as stage:
+        every = stage.dispatcher.post_every(1, lambda: stage.dispatcher.stop())
+        stage.clock.advance(1000)
+        assert stage.dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
-    clock.advance(1000)
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-    assert (every.is_done(), every.due, dispatcher.stats().scheduled) == (True, None, 0)
+        assert (every.is_done(), every.due, stage.dispatcher.stats().scheduled) == (True, None, 0)
 
 
-def test_a_finalizer_may_schedule_while_its_thread_does(make: Make, clock: ManualClock) -> None:
+def test_a_finalizer_may_schedule_while_its_thread_does() -> None:
     """It waited for the lock that its own thread held."""
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock, handler=seen)
-    with dispatcher.core.queue.lock:  # as during a call, which a signal handler or the collector interrupts
-        dispatcher.post_after(1, Numbered(1))
-    dispatcher.post_after(2, Numbered(2))
-    advance(dispatcher, clock, 2000)
+    with closing(Stage()) as stage:
+        with stage.dispatcher.core.queue.lock:  # as during a call, which a signal handler or the collector interrupts
+            stage.after("1000", "1")
 
-    assert [number for _, number in seen.events] == [1, 2]
+        play(stage, "after 2000 2 | +2000 -> seen 1 2")
 
 
-def test_an_interrupted_call_leaves_the_others_to_fire(make: Make, clock: ManualClock) -> None:
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock, handler=seen)
-    dispatcher.post_after(2, Numbered(2))
-    schedule, interrupts = clock.schedule_with_fixed_delay, [KeyboardInterrupt]
+def test_an_interrupted_call_leaves_the_others_to_fire() -> None:
+    with closing(Stage()) as stage:
+        play(stage, "after 2000 2")
+        with (
+            patch.object(stage.clock, "schedule_with_fixed_delay", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            stage.after("1000", "1")
 
-    def interrupted(*arguments: Any) -> Any:
-        if interrupts:
-            raise interrupts.pop()
-        return schedule(*arguments)
-
-    with patch.object(clock, "schedule_with_fixed_delay", interrupted), pytest.raises(KeyboardInterrupt):
-        dispatcher.post_after(1, Numbered(1))
-    dispatcher.post_after(3, Numbered(3))
-    advance(dispatcher, clock, 3000)
-
-    assert [number for _, number in seen.events] == [1, 2, 3]
+        play(stage, "after 3000 3 | +3000 -> seen 1 2 3")

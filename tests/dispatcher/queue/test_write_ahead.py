@@ -20,13 +20,13 @@ from dispatcher import (
     JournalConfig,
     JournalError,
     JournalWriter,
-    QueueFullError,
     ServiceState,
 )
 from dispatcher.journal import EVENTS, read_rows, recover, verify
 
 from ...kit import TIMEOUT_S, Gate, in_threads, until
 from ..journal.conftest import after_a_crash
+from ..stage import Rows, perform, scenarios
 
 
 class Job(Enum):
@@ -254,17 +254,6 @@ def test_an_unhandled_event_is_redelivered_after_each_crash_until_it_is_handled(
     assert verify(path)[2:] == ((), (), ())
 
 
-def test_an_event_that_failed_was_handled(start: Start) -> None:
-    def fail(_: Any) -> None:
-        raise LookupError("lost")
-
-    dispatcher = start(fail)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
-    dispatcher.stop()
-
-    assert handled_by_the_next(start, 0) == []
-
-
 @pytest.mark.parametrize("durability", ["none", "sync"])
 def test_an_accepted_event_is_in_the_log_at_once(
     start: Start, gate: Gate, journal: Path, tmp_path: Path, durability: str
@@ -318,77 +307,49 @@ def test_many_producers_are_handled_in_their_order_after_a_crash(
 # -- what does not come again ----------------------------------------------------------------------------------------
 
 
-def test_a_superseded_event_is_not_redelivered(start: Start, gate: Gate) -> None:
-    dispatcher = start(gate.handle, coalesce_by=lambda event: event.key)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
-    assert gate.entered.wait(TIMEOUT_S)
-    for number, key in enumerate(["a", "b", "a", None, "a", "b"], start=1):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number, key))
-
-    stop_undrained(dispatcher, gate)
-
-    # "a" was superseded twice, "b" once. They come in the order of acceptance.
-    assert numbers(handled_by_the_next(start, 3)) == [4, 5, 6]
-
-
-def test_an_event_that_drop_oldest_removed_is_not_redelivered(start: Start, gate: Gate) -> None:
-    config = DispatcherConfig(queue_capacity=2, queue_full_policy="drop_oldest")
-    dispatcher = start(gate.handle, config=config)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
-    assert gate.entered.wait(TIMEOUT_S)
-    for number in range(1, 6):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
-
-    stop_undrained(dispatcher, gate)
-
-    assert numbers(handled_by_the_next(start, 2)) == [4, 5]
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-def test_an_event_that_a_full_queue_refused_is_not_redelivered(start: Start, gate: Gate, keyed: bool) -> None:
-    """The log had one with a key before its post was refused by an error."""
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy="block")
-    dispatcher = start(gate.handle, config=config, coalesce_by=(lambda event: event.key) if keyed else None)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
-    assert gate.entered.wait(TIMEOUT_S)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1, "a"))
-    with pytest.raises(QueueFullError):
-        dispatcher.post_nowait(Plain(Job.STARTED, 2, "b"))
-
-    stop_undrained(dispatcher, gate)
-
-    assert numbers(handled_by_the_next(start, 1)) == [1]
+STOPS = "| begin stop | release | restart | +0 -> seen 0"
+REJECTS = {"queue_capacity": 1, "queue_full_policy": "reject"}
+BY_KEY = {"coalesce_by": lambda event: event.lock_key}
+SCENARIOS: Rows = {
+    "an event that failed was handled": ("post 1 | +0 -> failed 1 | restart | +0 -> seen 1", {"fails": {1: 1}}),
+    "what was superseded does not come again, and the rest does in the order of acceptance": (
+        f"hold 0 | post 1:a 2:b 3:a 4 5:a 6:b {STOPS} 4 5 6",
+        BY_KEY,
+    ),
+    "what was dropped as the oldest does not come again": (
+        f"hold 0 | post 1 2 3 4 5 {STOPS} 4 5",
+        {"queue_capacity": 2, "queue_full_policy": "drop_oldest"},
+    ),
+    "what post_nowait found no room for does not come": (
+        f"hold 0 | post 1 | nowait 2 -> posted True True QueueFullError {STOPS} 1",
+        {"queue_capacity": 1},
+    ),
+    # The log had one with a key before its post was rejected by an error.
+    "what post_nowait found no room for does not come, with a key": (
+        f"hold 0 | post 1:a | nowait 2:b -> posted True True QueueFullError {STOPS} 1",
+        {"queue_capacity": 1, **BY_KEY},
+    ),
+    "what a full queue rejected does not come": (
+        f"hold 0 | post 1 2 -> posted True True False ; rejected full:1 {STOPS} 1",
+        REJECTS,
+    ),
+    "what a full queue rejected does not come, with a key": (
+        f"hold 0 | post 1:a 2:b -> posted True True False ; rejected full:1 {STOPS} 1",
+        {**REJECTS, **BY_KEY},
+    ),
+    "what was posted to a draining or stopped dispatcher does not come": (
+        "hold 0 | begin stop | post 9 | release | post 8 -> posted True False False ; rejected draining:1 stopped:1 "
+        "| restart | +0 -> seen 0",
+        {"drain_events_on_stop": True},
+    ),
+}
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_an_event_that_a_rejecting_queue_refused_is_not_redelivered(start: Start, gate: Gate, keyed: bool) -> None:
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
-    dispatcher = start(gate.handle, config=config, coalesce_by=(lambda event: event.key) if keyed else None)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
-    assert gate.entered.wait(TIMEOUT_S)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1, "a"))
-    assert not dispatcher.event_handler.handle(Plain(Job.STARTED, 2, "b"))
-    assert dispatcher.stats().rejected == {"full": 1}
+@scenarios(SCENARIOS)
+def test_what_comes_again(script: str, options: dict[str, Any], tmp_path: Path) -> None:
+    journal = {"journal": tmp_path / "journal", "writer": {"durability": "sync"}}
 
-    stop_undrained(dispatcher, gate)
-
-    assert numbers(handled_by_the_next(start, 1)) == [1]
-
-
-def test_an_event_posted_to_a_draining_or_stopped_dispatcher_is_not_redelivered(start: Start, gate: Gate) -> None:
-    dispatcher = start(gate.handle)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
-    assert gate.entered.wait(TIMEOUT_S)
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: not dispatcher.event_handler.handle(Plain(Job.STARTED, 9)), "the first refused post")
-    gate.opened.set()
-    stopping.join(TIMEOUT_S)
-    assert not dispatcher.event_handler.handle(Plain(Job.STARTED, 8))
-
-    assert dispatcher.stats().rejected["draining"] == 1
-    assert dispatcher.stats().rejected["stopped"] == 1
-    assert handled_by_the_next(start, 0) == []
+    perform(script, **{"drain_events_on_stop": False, **journal, **options})
 
 
 def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_comes_again(
