@@ -18,7 +18,6 @@ from dispatcher.mailbox import (
     SystemProcessingTimeService,
     TaskMailbox,
 )
-from dispatcher.mailbox.parking import DescriptorLock, PlainLock
 from dispatcher.mailbox.processor import IdleTimer
 
 T = TypeVar("T")
@@ -53,23 +52,10 @@ def on_another_thread(action: Callable[[], T]) -> T:
         return pool.submit(action).result(TIMEOUT_S)
 
 
-class AnnouncingCondition(threading.Condition):
-    """Sets `waiting` while it holds the lock that its wait releases: the next thread to get the lock finds a waiter."""
-
-    def __init__(self, lock: Any) -> None:
-        super().__init__(lock)
-        self.waiting = threading.Event()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waiting.set()
-        # Longer than any test waits for what this is to be woken for.
-        return super().wait(2 * TIMEOUT_S if timeout is None else timeout)
-
-
 class AnnouncingLock:
     """Sets `waiting` once a thread is about to wait for a lock that is held."""
 
-    def __init__(self, lock: PlainLock | DescriptorLock) -> None:
+    def __init__(self, lock: Any) -> None:
         self.release = lock.release
         self.waiting = threading.Event()
         self._lock = lock
@@ -77,7 +63,7 @@ class AnnouncingLock:
     def acquire(self) -> bool:
         self.waiting.set()
         # Longer than any test waits for what this is to be woken for.
-        return self._lock.acquire_within(2 * TIMEOUT_S)
+        return bool(self._lock.acquire_within(2 * TIMEOUT_S))
 
 
 def announce_waits(mailbox: TaskMailbox) -> threading.Event:

@@ -79,22 +79,21 @@ def test_control_mail_goes_without_the_executor(processor: MailboxProcessor, wra
     assert wrapper.log == []
 
 
-@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
-def test_a_yield_runs_mail_in_its_executor(
-    processor: MailboxProcessor, wrapper: Wrapper, yield_once: Callable[[MailboxExecutor], Any]
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda processor: processor.mailbox_executor(0).yield_(),
+        lambda processor: processor.mailbox_executor(0).try_yield(),
+        lambda processor: processor.run_mailbox_step(),
+        lambda processor: processor.drain(),
+    ],
+)
+def test_mail_runs_in_its_executor_whatever_runs_it(
+    processor: MailboxProcessor, wrapper: Wrapper, run: Callable[[MailboxProcessor], Any]
 ) -> None:
-    executor = processor.mailbox_executor(0)
-    executor.execute(lambda: wrapper.log.append("a"))
+    processor.mailbox_executor(0).execute(lambda: wrapper.log.append("a"))
 
-    yield_once(executor)
-
-    assert wrapper.log == ["before", "a", "after"]
-
-
-def test_drain_runs_mail_in_its_executor(processor: MailboxProcessor, wrapper: Wrapper) -> None:
-    processor.main_mailbox_executor.execute(lambda: wrapper.log.append("a"))
-
-    processor.drain()
+    run(processor)
 
     assert wrapper.log == ["before", "a", "after"]
 

@@ -34,6 +34,8 @@ def log() -> list[Any]:
     return []
 
 
+each_yield = pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
+
 # -- execute ---------------------------------------------------------------------------------------------------------
 
 
@@ -88,16 +90,8 @@ def test_the_result_of_a_submitted_command_goes_to_its_future(executor: MailboxE
     assert future.result(0) == 42
 
 
-def test_a_submitted_command_s_error_goes_to_its_future_only(executor: MailboxExecutor) -> None:
-    future = executor.submit(lambda: 1 / 0)
-
-    executor.yield_()
-
-    assert isinstance(future.exception(0), ZeroDivisionError)
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), CancelledError()])
-def test_an_exit_of_a_submitted_command_goes_to_its_future_only(
+@pytest.mark.parametrize("error", [LookupError("lost"), SystemExit(3), GeneratorExit(), CancelledError()])
+def test_an_error_of_a_submitted_command_goes_to_its_future_only(
     executor: MailboxExecutor, error: BaseException
 ) -> None:
     def leave() -> None:
@@ -176,7 +170,7 @@ def test_as_executor_passes_arguments_on(executor: MailboxExecutor) -> None:
 # -- yield -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
+@each_yield
 def test_a_yield_runs_one_mail_of_its_priority_or_a_higher_one(
     mailbox: TaskMailbox, executor: MailboxExecutor, log: list[Any], yield_once: Callable[[MailboxExecutor], Any]
 ) -> None:
@@ -217,30 +211,17 @@ def test_a_yield_waits_for_mail() -> None:
         assert future.result(0) != threading.get_ident()
 
 
-@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
-def test_the_mail_s_error_goes_to_the_caller_of_the_yield(
-    executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
+@each_yield
+def test_a_yield_raises_the_mail_s_error_and_is_for_the_thread_of_a_mailbox_that_is_not_closed(
+    mailbox: TaskMailbox, executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
 ) -> None:
     executor.execute(lambda: 1 / 0)
 
-    with pytest.raises(ZeroDivisionError):
-        yield_once(executor)
-
-
-@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
-def test_only_the_mailbox_thread_yields(
-    executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
-) -> None:
     with pytest.raises(MailboxStateError, match="belongs to thread"):
         on_another_thread(lambda: yield_once(executor))
-
-
-@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
-def test_a_closed_mailbox_has_nothing_to_yield_to(
-    mailbox: TaskMailbox, executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
-) -> None:
+    with pytest.raises(ZeroDivisionError):
+        yield_once(executor)
     mailbox.close()
-
     with pytest.raises(MailboxClosedError):
         yield_once(executor)
 

@@ -6,6 +6,7 @@ What callbacks do is data, so that the clock's and the model's do the same; what
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -16,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dispatcher import DispatcherError
 from dispatcher.mailbox import ManualClock
-from dispatcher.mailbox.time_service import TimerFuture
 
 from ...kit import tries
 
@@ -44,7 +44,7 @@ class Real:
 
     def __init__(self) -> None:
         self.clock = ManualClock(START_MS)
-        self.futures: list[TimerFuture] = []
+        self.futures: list[Future[None]] = []
         self.log: list[tuple[Any, ...]] = []
 
     def add(self, kind: str, delay_ms: int, period_ms: int, does: tuple[Deed, ...]) -> None:

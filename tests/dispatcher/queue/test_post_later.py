@@ -23,8 +23,7 @@ from dispatcher import (
     QueueFullError,
 )
 from dispatcher.journal import group_commit, recover, verify
-from dispatcher.journal.format import segments as segments_module
-from dispatcher.queue.flags import ABANDONED, DRAINING
+from dispatcher.queue.flags import ABANDONED
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
 from ..journal.conftest import Job, Posted, after_a_crash
@@ -43,7 +42,7 @@ class Disk:
         self._monkeypatch = monkeypatch
 
     def hold(self) -> None:
-        self._monkeypatch.setattr(segments_module.os, "fdatasync", self._sync)
+        self._monkeypatch.setattr(os, "fdatasync", self._sync)
 
     def _sync(self, _: int) -> None:
         self.syncs += 1
@@ -466,7 +465,7 @@ def test_a_stop_waits_for_posts_under_way_and_handles_their_events(start: Start,
     assert disk.entered.wait(TIMEOUT_S)
 
     stopping = started(dispatcher.stop)
-    until(lambda: dispatcher.core.queue.phase == DRAINING, "the stop")  # a post before it would wait for the disk
+    until(dispatcher.view.is_draining, "the stop")  # a post before it would wait for the disk
     assert reason_of(dispatcher.post_later(posted(99))) == "draining"
     assert not dispatcher.is_stopped()
     disk.opened.set()
@@ -550,7 +549,7 @@ def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_ha
         raise OSError(number, os.strerror(number))
 
     if call == "write":
-        monkeypatch.setattr(segments_module.os, "write", fail)
+        monkeypatch.setattr(os, "write", fail)
     else:
         disk.error = OSError(number, os.strerror(number))
     disk.opened.set()

@@ -27,7 +27,6 @@ from dispatcher.journal import recover
 from dispatcher.journal.format.event_codec import with_marks
 from dispatcher.journal.format.marks import NO_EVENT, Marks
 from dispatcher.mailbox import ManualClock
-from dispatcher.queue import alarm as alarm_module
 from dispatcher.queue import schedule as schedule_module
 from dispatcher.testing import InlineDispatcher
 
@@ -54,7 +53,7 @@ class FakeWallClock:
         self._real = time.time_ns
         self.set(iso)
         monkeypatch.setattr(schedule_module, "_WALL_LOOK_NS", 1_000_000)
-        monkeypatch.setattr(alarm_module.time, "time_ns", lambda: self._real() + self._off_ns)
+        monkeypatch.setattr(time, "time_ns", lambda: self._real() + self._off_ns)
 
     def set(self, iso: str) -> None:
         self.set_ms(ms(iso))
