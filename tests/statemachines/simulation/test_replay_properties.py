@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Replay, Resource, ResourceManager, RMNodeEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
@@ -142,10 +141,10 @@ def test_applications_outlive_the_loss_of_nodes_that_come_back(
 
     def change(node: NodeSpec, what: str) -> None:
         if what == "lost":
-            manager.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, node_id(node.host)))
+            manager.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, f"{node.host}:45454"))
         else:
             manager.tracker.register_node(node)
-            manager.tracker.heartbeat(node_id(node.host), healthy=what == "well")
+            manager.tracker.heartbeat(f"{node.host}:45454", healthy=what == "well")
 
     def change_at(at_ms: int, node: NodeSpec, what: str) -> None:
         manager.context.timers.register_timer(at_ms, lambda _: change(node, what))

@@ -26,6 +26,11 @@ Used = dict[tuple[str, str], dict[str, int]]
 """Amounts by (queue, partition) or (leaf and user, partition)."""
 
 
+def queue_config(name: str, capacity: float = 100, *children: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The configuration of a queue."""
+    return {"name": name, "capacity": capacity, **({"queues": list(children)} if children else {}), **more}
+
+
 class QueueCluster(Cluster):
     """`queues` are the children of the root."""
 

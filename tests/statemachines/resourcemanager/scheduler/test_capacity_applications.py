@@ -6,35 +6,20 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, NMContainerStatus, Resource
-from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, AppAttemptAddedSchedulerEvent
+from statemachines.resourcemanager import ApplicationSubmission, NMContainerStatus, Resource, ResourceManager
 from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.resource_manager import make_scheduler
-from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
-from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.simulation.workload import NodeSpec
 
-from ..cluster import Cluster, accepted_app, attempt_of_app
-from .queue_cluster import QueueCluster
+from ....kit.scenarios import play
+from ...simulation.replays import config
+from .queue_cluster import QueueCluster, queue_config
+from .stage import SchedulerStage
 
 ONE = Resource(1, 1)
-TREE: tuple[dict[str, Any], ...] = (
-    {
-        "name": "research",
-        "capacity": 60,
-        "maximum_applications": 3,
-        "queues": [
-            {
-                "name": "day",
-                "capacity": 50,
-                "maximum_applications": 2,
-                "maximum_lifetime_s": 600,
-                "user_limit_factor": 9,
-            },
-            {"name": "night", "capacity": 50, "state": "STOPPED"},
-        ],
-    },
-    {"name": "batch", "capacity": 40, "maximum_capacity": 50, "user_limit_factor": 9},
+DAY = queue_config("day", 50, maximum_applications=2, maximum_lifetime_s=600, user_limit_factor=9)
+TREE = (
+    queue_config("research", 60, DAY, queue_config("night", 50, state="STOPPED"), maximum_applications=3),
+    queue_config("batch", 40, maximum_capacity=50, user_limit_factor=9),
 )
 
 
@@ -115,41 +100,35 @@ def test_lifetime_is_the_queues(cluster: QueueCluster) -> None:
     ]
 
 
-def test_scheduler_is_the_configured_one() -> None:
-    kinds = [type(make_scheduler(each.context)) for each in (Cluster(), QueueCluster())]
+@pytest.mark.parametrize(("kind", "name"), [("fifo", "FifoScheduler"), ("capacity", "CapacityScheduler")])
+def test_scheduler_is_the_configured_one(kind: str, name: str) -> None:
+    manager = ResourceManager(config(scheduler={"kind": kind, "queues": [{"name": "a"}] if kind == "capacity" else []}))
 
-    assert kinds == [FifoScheduler, CapacityScheduler]
+    assert type(manager.context.scheduler).__name__ == name
 
 
 # -- moves ------------------------------------------------------------------------------------------------------------
 
 
-def test_moved_application_takes_its_containers_and_asks_along(cluster: QueueCluster) -> None:
-    attempt = cluster.attempt_in("day")
-    cluster.get(attempt, *[ONE] * 4)
-    cluster.ask(attempt, Resource(9, 9))
+SCENARIOS = {
+    "a moved application takes its containers and asks along": (
+        "app x@day | ask x 1*4 | ask x 9 -> apps 1 1 1 0 0 | move x batch -> apps 1 0 0 0 1 ; containers:root 4"
+        "; containers:root.research 0 ; containers:root.batch 4 ; root.batch 4 ; why:x QUEUE_LIMIT root.batch"
+    ),
+    "a move frees room in the old queue and uses room in the new one": (
+        "app x@batch | app y@batch user=bob | ask x 1*5 | ask x 1 | ask y 1 -> count:x 5 ; count:y 0"
+        "| move x day -> count:x 6 ; count:y 1"
+    ),
+    "the next attempt inherits the usage in the queue": (
+        "app x@batch keep_containers_across_attempts=1 | ask x 1*3 | stop x keep -> containers:root.batch 2"
+        "| next y x keep -> containers:root.batch 2"
+    ),
+}  # fmt: skip
 
-    cluster.move(attempt, "batch")
 
-    assert cluster.scheduler.queue_of(cluster.app_of(attempt).id) == "root.batch"
-    assert [cluster.info(path).containers for path in ("root", "root.research", "root.batch")] == [4, 0, 4]
-    assert cluster.info("root.batch").used == Resource(4, 4)
-    assert [info.applications for info in cluster.scheduler.queues()] == [1, 0, 0, 0, 1]
-    assert "queue root.batch has" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(9, 9))).sentence
-    cluster.check()
-
-
-def test_move_frees_room_in_the_old_queue_and_uses_room_in_the_new_one(cluster: QueueCluster) -> None:
-    mover, stayer = cluster.attempt_in("batch"), cluster.attempt_in("batch", "bob")
-    cluster.get(mover, *[ONE] * 5)
-    cluster.ask(mover, ONE)
-    cluster.ask(stayer, ONE)
-    assert cluster.pull(stayer) == []
-
-    cluster.move(mover, "day")
-
-    assert (len(cluster.pull(mover)), len(cluster.pull(stayer))) == (1, 1)
-    cluster.check()
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_application(cluster: QueueCluster, script: str) -> None:
+    play(SchedulerStage(cluster), script)
 
 
 def test_move_beyond_the_maximum_of_a_queue_is_refused(cluster: QueueCluster) -> None:
@@ -198,49 +177,7 @@ def test_move_within_a_full_parent_is_possible() -> None:
     assert "not in the scheduler" in str(cluster.scheduler.check_move("application_0_0099", "y"))
 
 
-def test_pending_application_stays_pending_in_the_queue_it_moves_to() -> None:
-    leaf = {"capacity": 50, "maximum_am_resource_percent": 0}
-    cluster = QueueCluster({"name": "a", **leaf}, {"name": "b", **leaf})
-    cluster.add_node("n1")
-    _, pending, other = (cluster.attempt_in(queue) for queue in "aab")
-    cluster.ask(pending, ONE)
-
-    cluster.move(pending, "b")
-    before = cluster.pull(pending)
-    cluster.remove_attempt(other)
-
-    assert (before, len(cluster.pull(pending))) == ([], 1)
-    cluster.check()
-
-
-def test_running_application_keeps_running_in_its_new_queue_whatever_share_masters_have_left() -> None:
-    leaf = {"capacity": 50, "maximum_am_resource_percent": 0}
-    cluster = QueueCluster({"name": "a", **leaf}, {"name": "b", **leaf})
-    cluster.add_node("n1")
-    running, _ = (cluster.attempt_in(queue) for queue in "ab")
-    cluster.get(running, ONE)
-
-    cluster.move(running, "b")
-    cluster.ask(running, ONE)
-
-    assert len(cluster.pull(running)) == 1
-    cluster.check()
-
-
 # -- attempts and recovery --------------------------------------------------------------------------------------------
-
-
-def test_next_attempt_inherits_the_usage_in_the_queue(cluster: QueueCluster) -> None:
-    attempt = cluster.attempt_in("batch", keep_containers_across_attempts=True)
-    app = cluster.app_of(attempt).id
-    cluster.get(attempt, ONE, ONE, ONE)
-
-    cluster.remove_attempt(attempt, keep_containers=True)
-    between = cluster.info("root.batch").containers
-    cluster.add_attempt(app, 2, transfer_state=True)
-
-    assert (between, cluster.info("root.batch").containers) == (2, 2)
-    cluster.check()
 
 
 def test_recovered_containers_count_in_their_queue_though_they_are_beyond_its_limits() -> None:
@@ -283,14 +220,10 @@ def test_recovered_application_is_taken_by_a_queue_that_is_stopped_or_full() -> 
 def recovered(cluster: QueueCluster, queue: str, count: int) -> list[str]:
     """`count` applications with an attempt whose master runs, as after a restart."""
     attempts = []
-    for number in range(1, count + 1):
-        app = f"application_0_{number:04d}"
-        submission = ApplicationSubmission("job", ONE, queue=queue, user="ann")
-        cluster.context.apps[app] = accepted_app(cluster.context, app, submission)
-        attempt = attempt_of_app(cluster.context, app, 1, f"container_0_{number:04d}_01_000001")
-        cluster.scheduler.handle(AppAddedSchedulerEvent(app, is_recovering=True))
-        cluster.scheduler.handle(AppAttemptAddedSchedulerEvent(attempt, is_recovering=True))
-        attempts.append(attempt)
+    for _ in range(count):
+        app = cluster.add_app(is_recovering=True, queue=queue, user="ann")
+        attempts.append(f"{app.replace('application', 'appattempt')}_000001")
+        cluster.recover_attempt(attempts[-1], f"{app.replace('application', 'container')}_01_000001")
     return attempts
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from dispatcher.util.figures import counted
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
-from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.queue_info import (
     NOTHING,
     ApplicationUse,
@@ -20,38 +16,25 @@ from statemachines.resourcemanager.scheduler.queue_info import (
 )
 
 from ..cluster import Cluster
-from .queue_cluster import QueueCluster
+from .queue_cluster import QueueCluster, queue_config
 
 ONE = Resource(1, 1)
-LABELS = {"gpu": {"capacity": 100, "maximum_capacity": 100}}
-TREE: tuple[dict[str, Any], ...] = (
-    {
-        "name": "research",
-        "capacity": 60,
-        "maximum_capacity": 80,
-        "accessible_node_labels": {"gpu": {"capacity": 100}},
-        "queues": [
-            {
-                "name": "day",
-                "capacity": 50,
-                "maximum_capacity": 75,
-                "minimum_user_limit_percent": 25,
-                "user_limit_factor": 2,
-                "ordering_policy": "fair",
-                "maximum_am_resource_percent": 50,
-                "accessible_node_labels": {"gpu": {"capacity": 70, "maximum_capacity": 90}},
-                "default_node_label": "",
-                "acl_submit_applications": "ann,bob etl",
-            },
-            {
-                "name": "night",
-                "capacity": 50,
-                "state": "STOPPED",
-                "accessible_node_labels": {"gpu": {"capacity": 30}},
-            },
-        ],
-    },
-    {"name": "batch", "capacity": 40, "maximum_applications": 7},
+DAY = queue_config(
+    "day",
+    50,
+    maximum_capacity=75,
+    minimum_user_limit_percent=25,
+    user_limit_factor=2,
+    ordering_policy="fair",
+    maximum_am_resource_percent=50,
+    accessible_node_labels={"gpu": {"capacity": 70, "maximum_capacity": 90}},
+    default_node_label="",
+    acl_submit_applications="ann,bob etl",
+)
+NIGHT = queue_config("night", 50, state="STOPPED", accessible_node_labels={"gpu": {"capacity": 30}})
+TREE = (
+    queue_config("research", 60, DAY, NIGHT, maximum_capacity=80, accessible_node_labels={"gpu": {"capacity": 100}}),
+    queue_config("batch", 40, maximum_applications=7),
 )
 
 
@@ -156,7 +139,9 @@ def test_leaf_accepts_its_part_of_the_schedulers_applications(system: int, capac
     if most <= 5:
         app = cluster.add_app(queue="a")
         assert cluster.news_names()[-1] == f"APP_REJECTED {app}"
-        assert cluster.news[-1].diagnostics == f"queue root.a already has {counted(most, 'application')}, its maximum"
+        assert cluster.news[-1].diagnostics == (
+            f"queue root.a already has {most} application{'' if most == 1 else 's'}, its maximum"
+        )
 
 
 def test_user_has_a_maximum_of_applications_of_its_own() -> None:
@@ -266,7 +251,7 @@ def test_one_queue_is_reported_as_among_all(cluster: QueueCluster) -> None:
 
 
 def test_fifo_reports_the_same_shape() -> None:
-    cluster = Cluster(FifoScheduler)
+    cluster = Cluster()
     node = cluster.add_node("n1", 10, 10, gpus=1)
     attempt = cluster.new_attempt(user="ann", am_resource=ONE)
     cluster.get(attempt, Resource(5, 2, 1, 300))
@@ -285,9 +270,9 @@ def test_fifo_reports_the_same_shape() -> None:
     assert cluster.scheduler.application_use(attempt).cluster_share == 0.5
 
 
-@pytest.mark.parametrize("make", [FifoScheduler, CapacityScheduler])
-def test_nothing_is_known_of_strangers(make: Any) -> None:
-    cluster = Cluster(make)
+@pytest.mark.parametrize("make", [Cluster, QueueCluster])
+def test_nothing_is_known_of_strangers(make: Callable[[], Cluster]) -> None:
+    cluster = make()
 
     assert cluster.scheduler.application_use("appattempt_0_0099_000001") == ApplicationUse()
     assert cluster.scheduler.node_use("n9:45454") == NodeUse()

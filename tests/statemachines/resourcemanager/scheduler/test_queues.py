@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dispatcher import ConfigError
 from statemachines.resourcemanager import Resource
@@ -18,8 +16,10 @@ from statemachines.resourcemanager.scheduler.capacity.limits import (
     is_user_full,
     user_limit,
 )
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, ParentQueue, QueueTree
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
+
+from .queue_cluster import queue_config
 
 ONE = amounts_of(Resource(1, 0))
 
@@ -47,57 +47,56 @@ def use(queue: LeafQueue, user: str, memory_mb: int, vcores_milli: int = 0, asks
 # -- invalid trees ---------------------------------------------------------------------------------------------------
 
 GPU = {"gpu": {"capacity": 100}}
+LABEL = r"queues\[0\]\.accessible_node_labels"
+INVALID: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "none": ([], r"scheduler\.queues: there must be a queue"),
+    "90 % in all": ([queue_config("a", 60), queue_config("b", 30)], r"scheduler\.queues: the capacities add up to 90;"),
+    "two of a name": (
+        [queue_config("a", 50), queue_config("a", 50)], r"queues\[1\]\.name: scheduler\.queues\[0\] is also named a",
+    ),
+    "another root": ([queue_config("root")], r"scheduler\.queues\[0\]\.name: root is"),
+    "99 % of a parent": (
+        [queue_config("a", 40), queue_config("b", 60, queue_config("c", 99))],
+        r"scheduler\.queues\[1\]\.queues: the capacities add up to 99; they must add up to 100",
+    ),
+    "two of a name below different parents": (
+        [queue_config("a", 40), queue_config("b", 60, queue_config("a"))],
+        r"scheduler\.queues\[1\]\.queues\[0\]\.name: scheduler\.queues\[0\] is also named a",
+    ),
+    "more than the maximum": (
+        [queue_config("a", maximum_capacity=99)], r"queues\[0\]\.capacity: 100 is more than its maximum_capacity, 99",
+    ),
+    "more of a label than the maximum": (
+        [queue_config("a", accessible_node_labels={"gpu": {"capacity": 100, "maximum_capacity": 50}})],
+        LABEL + r"\.gpu\.capacity: 100 is more than",
+    ),
+    "70 % of a label": (
+        [queue_config("a", accessible_node_labels={"gpu": {"capacity": 70}})],
+        r"scheduler\.queues: the capacities of label gpu add up to 70",
+    ),
+    "a label without a name": (
+        [queue_config("a", accessible_node_labels={"": {"capacity": 100}})],
+        LABEL + ": the default partition has no label",
+    ),
+    "a label that the parent may not use": (
+        [queue_config("a", 100, queue_config("b", accessible_node_labels=GPU))],
+        r"scheduler\.queues\[0\]\.queues\[0\]\.accessible_node_labels\.gpu: the parent queue may not",
+    ),
+    "a label that no child may use": (
+        [queue_config("a", 100, queue_config("b"), accessible_node_labels=GPU)],
+        r"scheduler\.queues\[0\]\.queues: the capacities of label gpu add up to 0",
+    ),
+    "a default label that it may not use": (
+        [queue_config("a", default_node_label="gpu")], r"queues\[0\]\.default_node_label: gpu is not one of",
+    ),
+    "a default lifetime beyond the maximum": (
+        [queue_config("a", default_lifetime_s=9, maximum_lifetime_s=8)],
+        r"queues\[0\]\.default_lifetime_s: 9 is more than its maximum_lifetime_s, 8",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("queues", "message"),
-    [
-        ([], r"scheduler\.queues: there must be a queue"),
-        (
-            [{"name": "a", "capacity": 60}, {"name": "b", "capacity": 30}],
-            r"scheduler\.queues: the capacities add up to 90;",
-        ),
-        (
-            [{"name": "a", "capacity": 50}, {"name": "a", "capacity": 50}],
-            r"queues\[1\]\.name: scheduler\.queues\[0\] is also named a",
-        ),
-        ([{"name": "root"}], r"scheduler\.queues\[0\]\.name: root is"),
-        (
-            [{"name": "a", "capacity": 40}, {"name": "b", "capacity": 60, "queues": [{"name": "c", "capacity": 99}]}],
-            r"scheduler\.queues\[1\]\.queues: the capacities add up to 99; they must add up to 100",
-        ),
-        (
-            [{"name": "a", "capacity": 40}, {"name": "b", "capacity": 60, "queues": [{"name": "a"}]}],
-            r"scheduler\.queues\[1\]\.queues\[0\]\.name: scheduler\.queues\[0\] is also named a",
-        ),
-        ([{"name": "a", "maximum_capacity": 99}], r"queues\[0\]\.capacity: 100 is more than its maximum_capacity, 99"),
-        (
-            [{"name": "a", "accessible_node_labels": {"gpu": {"capacity": 100, "maximum_capacity": 50}}}],
-            r"queues\[0\]\.accessible_node_labels\.gpu\.capacity: 100 is more than",
-        ),
-        (
-            [{"name": "a", "accessible_node_labels": {"gpu": {"capacity": 70}}}],
-            r"scheduler\.queues: the capacities of label gpu add up to 70",
-        ),
-        (
-            [{"name": "a", "accessible_node_labels": {"": {"capacity": 100}}}],
-            r"queues\[0\]\.accessible_node_labels: the default partition has no label",
-        ),
-        (
-            [{"name": "a", "queues": [{"name": "b", "accessible_node_labels": GPU}]}],
-            r"scheduler\.queues\[0\]\.queues\[0\]\.accessible_node_labels\.gpu: the parent queue may not",
-        ),
-        (
-            [{"name": "a", "accessible_node_labels": GPU, "queues": [{"name": "b"}]}],
-            r"scheduler\.queues\[0\]\.queues: the capacities of label gpu add up to 0",
-        ),
-        ([{"name": "a", "default_node_label": "gpu"}], r"queues\[0\]\.default_node_label: gpu is not one of"),
-        (
-            [{"name": "a", "default_lifetime_s": 9, "maximum_lifetime_s": 8}],
-            r"queues\[0\]\.default_lifetime_s: 9 is more than its maximum_lifetime_s, 8",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("queues", "message"), INVALID.values(), ids=INVALID)
 def test_invalid_tree_is_rejected_with_the_path_of_the_wrong_key(queues: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tree(*queues)
@@ -110,22 +109,15 @@ def test_capacities_that_were_rounded_make_100() -> None:
 # -- shares -----------------------------------------------------------------------------------------------------------
 
 NESTED = (
-    {
-        "name": "research",
-        "capacity": 60,
-        "maximum_capacity": 80,
-        "accessible_node_labels": {"gpu": {"capacity": 100}},
-        "queues": [
-            {"name": "day", "capacity": 50, "accessible_node_labels": {"gpu": {"capacity": 25}}},
-            {
-                "name": "night",
-                "capacity": 50,
-                "maximum_capacity": 50,
-                "accessible_node_labels": {"gpu": {"capacity": 75}},
-            },
-        ],
-    },
-    {"name": "batch", "capacity": 40},
+    queue_config(
+        "research",
+        60,
+        queue_config("day", 50, accessible_node_labels={"gpu": {"capacity": 25}}),
+        queue_config("night", 50, maximum_capacity=50, accessible_node_labels={"gpu": {"capacity": 75}}),
+        maximum_capacity=80,
+        accessible_node_labels=GPU,
+    ),
+    queue_config("batch", 40),
 )
 
 
@@ -187,21 +179,6 @@ def test_partition_that_a_queue_may_not_use_has_nothing_for_it() -> None:
     assert full_queue(leaf(built, "day"), "gpu", ONE) is None
 
 
-def test_usage_counts_in_every_queue_of_the_path_and_for_the_user() -> None:
-    built = tree(*NESTED, total=Resource(100, 100))
-    day = leaf(built, "day")
-
-    use(day, "ann", 10)
-    use(day, "bob", 5, 20)
-    use(leaf(built, "batch"), "ann", 7)
-
-    used = {queue.path: (queue.share("").used, queue.containers, queue.applications) for queue in built.queues()}
-    assert used["root"] == ({"memory_mb": 22, "vcores_milli": 20}, 3, 3)
-    assert used["root.research"] == used["root.research.day"] == ({"memory_mb": 15, "vcores_milli": 20}, 2, 2)
-    assert (day.user_share("ann", ""), day.user_share("bob", "")) == (0.1, 0.2)
-    assert day.share("").used_share == 0.2
-
-
 def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_that_use_least() -> None:
     built = tree(
         {"name": "over", "capacity": 10, "priority": 9},
@@ -220,16 +197,6 @@ def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_t
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
-
-
-def test_queue_uses_idle_room_of_its_siblings_up_to_its_maximum() -> None:
-    built = tree(*NESTED, total=Resource(100, 100))
-    day = leaf(built, "day")
-
-    use(day, "ann", 79)
-
-    assert full_queue(day, "", ONE) is None
-    assert full_queue(day, "", amounts_of(Resource(2, 0))) is built.find("root.research")
 
 
 @pytest.mark.parametrize("resource", [Resource(41, 0), Resource(0, 41), Resource(1, 1, gpus=1, gpu_milli=801)])
@@ -277,30 +244,6 @@ def test_user_limit_equals_yarns(used: dict[str, int], asked: int, config: dict[
     limit = user_limit(leaf(built, "a"), "", amounts_of(Resource(asked, 0)))
 
     assert limit == pytest.approx(expected)
-
-
-def test_user_without_waiting_asks_leaves_its_part_to_the_others() -> None:
-    built = tree({"name": "a", "minimum_user_limit_percent": 10}, total=Resource(100, 100))
-    queue = leaf(built, "a")
-    use(queue, "ann", 10, asks=2)
-    use(queue, "bob", 10, asks=1)
-
-    shared = user_limit(queue, "", ONE)
-    went = queue.add_asks("bob", -1)
-
-    assert (shared, went, user_limit(queue, "", ONE)) == (0.5, True, 1.0)
-
-
-def test_user_at_its_limit_gets_one_more_and_then_none() -> None:
-    built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 100))
-    queue = leaf(built, "a")
-    use(queue, "ann", 50, asks=1)
-    use(queue, "bob", 0, asks=1)
-
-    at_limit = is_user_full(queue, "ann", "", ONE)
-    queue.charge("ann", "", ONE)
-
-    assert (at_limit, is_user_full(queue, "ann", "", ONE), is_user_full(queue, "bob", "", ONE)) == (False, True, False)
 
 
 def test_user_limit_looks_at_the_dominant_resource() -> None:
@@ -373,51 +316,6 @@ def test_queue_below_one_that_is_stopped_is_stopped() -> None:
     assert (leaf(built, "a").is_running, built.root.is_running) == (False, True)
 
 
-# -- properties --------------------------------------------------------------------------------------------------------
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["day", "night", "batch"]),
-        st.sampled_from(["ann", "bob"]),
-        st.sampled_from(["", "gpu"]),
-        st.builds(Resource, st.integers(1, 30), st.integers(0, 30), gpus=st.integers(0, 1)),
-        st.booleans(),
-    ),
-    max_size=60,
-)
-
-
-@pytest.mark.long
-@given(STEPS)
-def test_limits_hold_and_a_queues_usage_is_the_sum_of_its_childrens(steps: list[Any]) -> None:
-    built = tree(*NESTED)
-    for partition, total in (("", Resource(100, 90, gpus=3)), ("gpu", Resource(60, 60, gpus=4))):
-        built.grow(partition, amounts_of(total))
-    for queue in built.leaves.values():
-        queue.enter("ann")
-        queue.enter("bob")
-    charged: list[Any] = []
-
-    for name, user, partition, resource, ends in steps:
-        step = (leaf(built, name), user, partition, amounts_of(resource))
-        if ends and charged:
-            queue, *rest = charged.pop()
-            queue.charge(*rest, -1)
-        elif full_queue(step[0], *step[2:]) is None:
-            step[0].charge(*step[1:])
-            charged.append(step)
-
-    for queue in built.queues():
-        for partition, share in queue.shares.items():
-            assert all(amount <= share.limit.get(type_, 0) for type_, amount in share.used.items())
-            parts = [child.share(partition).used for child in queue.children] if isinstance(queue, ParentQueue) else []
-            if isinstance(queue, LeafQueue):
-                parts = [user.used.get(partition, {}) for user in queue.users.values()]
-            types = {type_ for part in parts for type_ in part}
-            assert share.used == {type_: sum(part.get(type_, 0) for part in parts) for type_ in types}
-    assert built.root.containers == len(charged)
-
-
 # -- the maximum allocation, and headroom ------------------------------------------------------------------------------
 
 
@@ -473,12 +371,3 @@ def test_headroom_is_at_most_what_the_cluster_has_free() -> None:
     use(leaf(built, "a"), "ann", 0, asks=1)
 
     assert headroom(leaf(built, "a"), "ann", "", ONE) == [("memory_mb", 10), ("vcores_milli", 50)]
-
-
-def test_headroom_is_finite_for_a_request_of_a_type_that_no_node_has() -> None:
-    built = tree({"name": "a"}, total=Resource(100, 100))
-    use(leaf(built, "a"), "ann", 30, asks=1)
-
-    room = headroom(leaf(built, "a"), "ann", "", amounts_of(Resource(1, 0, others=(("fpga", 1),))))
-
-    assert room == [("memory_mb", 70), ("vcores_milli", 100)]
