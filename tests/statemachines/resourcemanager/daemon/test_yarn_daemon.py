@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.cli import main
+from ....kit.commands import run_here
 
 pytestmark = pytest.mark.long
 
@@ -15,28 +15,25 @@ CAPACITY = "scheduler: {kind: capacity, queues: ["
 SQLITE = "metrics: {enabled: false}\nstate_store: {kind: sqlite, path: rm.db}"
 
 
-def refusal(text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line with which `dispatcher run` refuses this configuration."""
-    Path("rm.yaml").write_text(text)
-    monkeypatch.setattr("sys.argv", ["dispatcher", "run", "rm.yaml"])
-    # One that is not refused is stopped at once, and is no SystemExit with 2.
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # A daemon that is not refused is stopped at once, and is no SystemExit with 2.
     monkeypatch.setattr("statemachines.cli.StopSignals.wait", lambda signals: True)
 
-    with pytest.raises(SystemExit) as exit:
-        main()
 
-    out, err = capsys.readouterr()
-    assert exit.value.code == 2
-    assert out == ""
+def refusal(text: str) -> str:
+    """The one line with which `dispatcher run` refuses this configuration."""
+    Path("rm.yaml").write_text(text)
+
+    code, out, err = run_here("run", "rm.yaml")
+
+    assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("dispatcher: ")
-    assert err.count("\n") == 1, err
     return err.removeprefix("dispatcher: ").rstrip()
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+NODES = ", ".join(f"{{host: {host}, memory_mb: 1, vcores: 1}}" for host in ("a", "b", "a"))
 
 
 @pytest.mark.parametrize(
@@ -72,40 +69,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             CAPACITY + "{name: a, maximum_lifetime_s: 5, default_lifetime_s: 6}]}",
             "scheduler.queues[0].default_lifetime_s",
         ),
+        # The daemon reported two nodes and had one, which had registered twice.
+        (f"nodes: [{NODES}]", "nodes[2].host: a is already the host of nodes[0]; name each node once"),
+        (
+            "nodes: [{host: a, memory_mb: 1, vcores: 1, resources: {fpga: -3}}]",
+            "nodes[0].resources.fpga: -3 is not allowed",
+        ),
     ],
 )
-def test_wrong_configuration_is_refused_in_one_line(
-    text: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said in refusal(text, monkeypatch, capsys)
+def test_wrong_configuration_is_refused_in_one_line(text: str, said: str) -> None:
+    assert said in refusal(text)
 
 
-def test_two_nodes_of_one_host_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The daemon reported two nodes and had one, which had registered twice."""
-    nodes = ", ".join(f"{{host: {host}, memory_mb: 1, vcores: 1}}" for host in ("a", "b", "a"))
-    text = f"nodes: [{nodes}]"
-
-    assert refusal(text, monkeypatch, capsys) == "nodes[2].host: a is already the host of nodes[0]; name each node once"
-
-
-def test_negative_resources_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "nodes: [{host: a, memory_mb: 1, vcores: 1, resources: {fpga: -3}}]"
-
-    assert "nodes[0].resources.fpga: -3 is not allowed" in refusal(text, monkeypatch, capsys)
-
-
-def test_file_that_is_no_state_store_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_that_is_no_state_store_is_refused_in_one_line() -> None:
     Path("rm.db").write_text("dear diary, today I met a resource manager\n" * 50)
 
-    assert refusal(SQLITE, monkeypatch, capsys).startswith(f"{Path.cwd()}/rm.db: not an SQLite database")
+    assert refusal(SQLITE).startswith(f"{Path.cwd()}/rm.db: not an SQLite database")
 
 
-def test_port_that_is_taken_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_port_that_is_taken_is_refused_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        assert f"metrics.port {port}: cannot listen there" in refusal(f"metrics: {{port: {port}}}", monkeypatch, capsys)
+        assert f"metrics.port {port}: cannot listen there" in refusal(f"metrics: {{port: {port}}}")

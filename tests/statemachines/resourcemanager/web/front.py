@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from statemachines.simulation.workload import NodeSpec, Workload
 from ....kit import until
 from ....kit.holding import held
 from ...simulation.replays import TIMEOUT_S
-from ..inner import RMStateStore, SimulatedCluster
+from ..inner import RMStateStore, SimulatedCluster, add_line, new_token
 
 BASE = "/ws/v1/cluster"
 NODE = NodeSpec("n1", Resource(4096, 4000))
@@ -134,6 +134,15 @@ def front(
 
 def _running(door: RMDoor) -> int:
     return sum(node.state == "RUNNING" for node in door.app.state.rm.model.nodes.values())
+
+
+def tokens_of(path: Path, roles: Mapping[str, Any]) -> dict[str, str]:
+    """The tokens of users with these roles, by user; the file gets their lines."""
+    tokens = {}
+    for name, role in roles.items():
+        tokens[name], line = new_token(name, role)
+        add_line(path, line)
+    return tokens
 
 
 def bearer(token: str) -> dict[str, str]:

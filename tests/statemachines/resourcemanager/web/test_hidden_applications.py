@@ -21,8 +21,7 @@ from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.web.pages.applications import COLUMNS
 
 from ...simulation.replays import TIMEOUT_S
-from ..inner import add_line, new_token
-from .front import NODE, NODE_ID, Front, bearer, front, until
+from .front import NODE, NODE_ID, Front, bearer, front, tokens_of, until
 from .routes import Known, addresses
 
 pytestmark = pytest.mark.long
@@ -111,10 +110,7 @@ class Cluster(NamedTuple):
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An application whose master runs, one that has ended with a message, and an event that has failed with one."""
     folder: Path = tmp_path_factory.mktemp("hidden")
-    tokens: dict[str, str] = {}
-    for name, role in ((OWNER, "user"), ("bob", "view"), ("carl", "user"), ("admin", "admin")):
-        tokens[name], line = new_token(name, role)  # type: ignore[arg-type]
-        add_line(folder / "tokens", line)
+    tokens = tokens_of(folder / "tokens", {OWNER: "user", "bob": "view", "carl": "user", "admin": "admin"})
     settings: dict[str, Any] = {
         "simulation": {"am_register_delay_ms": 3_600_000},
         "ops": {"control": True, "show_payloads": True},
@@ -292,11 +288,9 @@ class Crowd(NamedTuple):
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
-    folder, tokens = tmp_path_factory.mktemp("crowd"), {}
-    for name, role in (("bob", "view"), ("admin", "admin")):
-        tokens[name], line = new_token(name, role)  # type: ignore[arg-type]
-        add_line(folder / "tokens", line)
-    with front(token=tokens["admin"], web={"tokens_file": str(folder / "tokens")}) as made:
+    path = tmp_path_factory.mktemp("crowd") / "tokens"
+    tokens = tokens_of(path, {"bob": "view", "admin": "admin"})
+    with front(token=tokens["admin"], web={"tokens_file": str(path)}) as made:
         clients, model = made.manager.clients, made.door.app.state.rm.model
         for number in range(MANY):
             user = "bob" if number % 2 else OWNER

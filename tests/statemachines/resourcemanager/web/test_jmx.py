@@ -150,58 +150,36 @@ def test_the_node_managers_are_json_in_a_text(served: Served) -> None:
     }
 
 
-def test_the_cluster(served: Served) -> None:
-    found = bean(served, "ClusterMetrics")
-
-    assert (found["tag.Context"], found["tag.ClusterMetrics"]) == ("yarn", "ResourceManager")
-    assert (found["NumActiveNMs"], found["NumDecommissionedNMs"], found["NumLostNMs"]) == (1, 1, 0)
-    assert (found["CapabilityMB"], found["CapabilityVirtualCores"], found["Capability.yarn.io/gpu"]) == (1000, 10, 4)
-    assert (found["RmDispatcherEventQueueSize"], found["SchedulerDispatcherEventQueueSize"]) == (0, 0)
-
-
-APPS = ["Submitted", "Running", "Pending", "Completed", "Killed", "Failed"]
-
-
-@pytest.mark.parametrize(
-    ("queue", "apps"),
-    [
-        ("q0=root", [4, 1, 1, 1, 1, 0]),
-        ("q0=root,q1=a", [2, 1, 0, 0, 1, 0]),
-        ("q0=root,q1=a,q2=c", [2, 1, 0, 0, 1, 0]),
-        ("q0=root,q1=b", [2, 0, 1, 1, 0, 0]),
-    ],
-)
-def test_the_applications_of_a_queue_and_of_those_below_it(served: Served, queue: str, apps: list[int]) -> None:
-    found = bean(served, f"QueueMetrics,{queue}")
-
-    assert [found[f"Apps{state}"] for state in APPS] == apps
+LEAF = "QueueMetrics,q0=root,q1=a,q2=c"
+ATTRIBUTES: list[tuple[str, str, list[Any]]] = [
+    ("ClusterMetrics", "tag.Context tag.ClusterMetrics", ["yarn", "ResourceManager"]),
+    ("ClusterMetrics", "NumActiveNMs NumDecommissionedNMs NumLostNMs", [1, 1, 0]),
+    ("ClusterMetrics", "CapabilityMB CapabilityVirtualCores Capability.yarn.io/gpu", [1000, 10, 4]),
+    ("ClusterMetrics", "RmDispatcherEventQueueSize SchedulerDispatcherEventQueueSize", [0, 0]),
+    ("QueueMetrics,q0=root", "{Apps}", [4, 1, 1, 1, 1, 0]),
+    ("QueueMetrics,q0=root,q1=a", "{Apps}", [2, 1, 0, 0, 1, 0]),
+    (LEAF, "{Apps}", [2, 1, 0, 0, 1, 0]),
+    ("QueueMetrics,q0=root,q1=b", "{Apps}", [2, 0, 1, 1, 0, 0]),
+    (LEAF, "tag.Queue modelerType", ["root.a.c", LEAF]),
+    (LEAF, "AllocatedMB AvailableMB PendingMB ReservedMB", [300, 700, 99_999, 0]),
+    (LEAF, "AllocatedVCores AvailableVCores PendingVCores ReservedVCores", [2, 8, 1, 0]),
+    (LEAF, "AllocatedResource.yarn.io/gpu AvailableResource.yarn.io/gpu", [2, 2]),
+    (LEAF, "PendingResource.yarn.io/gpu ReservedResource.yarn.io/gpu", [0, 0]),
+    (LEAF, "GuaranteedMB MaxCapacityMB UsedAMResourceMB", [600, 1000, 100]),
+    (LEAF, "AllocatedContainers PendingContainers ReservedContainers ActiveApplications", [2, 1, 0, 1]),
+    (LEAF, "AggregateContainersAllocated AggregateContainersReleased ActiveUsers", [3, 1, 1]),
+    ("QueueMetrics,q0=root", "AggregateContainersAllocated AggregateContainersReleased ActiveUsers", [4, 2, 2]),
+    ("QueueMetrics,q0=root", "running_0 running_60 running_300 running_1440", [0, 1, 0, 0]),
+]
+"""A queue counts what is in it and in those below it."""
+APPS = "AppsSubmitted AppsRunning AppsPending AppsCompleted AppsKilled AppsFailed"
 
 
-def test_the_resources_of_a_queue(served: Served) -> None:
-    found = bean(served, "QueueMetrics,q0=root,q1=a,q2=c")
+@pytest.mark.parametrize(("name", "attributes", "values"), ATTRIBUTES)
+def test_the_attributes_of_a_bean(served: Served, name: str, attributes: str, values: list[Any]) -> None:
+    found = bean(served, name)
 
-    kinds = ["Allocated", "Available", "Pending", "Reserved"]
-    assert (found["tag.Queue"], found["modelerType"]) == ("root.a.c", "QueueMetrics,q0=root,q1=a,q2=c")
-    assert [found[f"{kind}MB"] for kind in kinds] == [300, 700, 99_999, 0]
-    assert [found[f"{kind}VCores"] for kind in kinds] == [2, 8, 1, 0]
-    assert [found[f"{kind}Resource.yarn.io/gpu"] for kind in kinds] == [2, 2, 0, 0]
-    assert (found["GuaranteedMB"], found["MaxCapacityMB"], found["UsedAMResourceMB"]) == (600, 1000, 100)
-
-
-def test_the_containers_and_users_of_a_queue(served: Served) -> None:
-    leaf, root = (bean(served, f"QueueMetrics,{queue}") for queue in ("q0=root,q1=a,q2=c", "q0=root"))
-
-    counts = ["AllocatedContainers", "PendingContainers", "ReservedContainers", "ActiveApplications"]
-    assert [leaf[each] for each in counts] == [2, 1, 0, 1]
-    assert (leaf["AggregateContainersAllocated"], leaf["AggregateContainersReleased"]) == (3, 1)
-    assert (root["AggregateContainersAllocated"], root["AggregateContainersReleased"]) == (4, 2)
-    assert (leaf["ActiveUsers"], root["ActiveUsers"]) == (1, 2)
-
-
-def test_how_long_applications_have_run(served: Served) -> None:
-    found = bean(served, "QueueMetrics,q0=root")
-
-    assert [found[f"running_{cut}"] for cut in (0, 60, 300, 1440)] == [0, 1, 0, 0]
+    assert [found[each] for each in attributes.format(Apps=APPS).split()] == values
 
 
 @pytest.mark.parametrize("is_published", [True, False])

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..inner import add_line, new_token
-from .front import NODE, NODE_ID, Front, bearer, front, submission, until
+from .front import NODE, NODE_ID, Front, bearer, front, submission, tokens_of, until
 
 pytestmark = pytest.mark.long
 
@@ -65,9 +64,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     tokens: dict[str, str] = {}
     if request.param == "token":
         path: Path = tmp_path_factory.mktemp("tokens") / "tokens"
-        for name, role in TOKENS.items():
-            tokens[name], line = new_token(name, role)  # type: ignore[arg-type]
-            add_line(path, line)
+        tokens = tokens_of(path, TOKENS)
         web = {"tokens_file": str(path)}
 
     def access(user: str) -> dict[str, Any]:
@@ -145,10 +142,8 @@ def _waiting_app(made: Front, access: Access) -> str:
 
 
 def test_without_lists_everyone_may_do_everything_unless_tokens_prove_who_calls(tmp_path: Path) -> None:
-    path, tokens = tmp_path / "tokens", {}
-    for name in ("ann", "bob"):
-        tokens[name], line = new_token(name, "user")
-        add_line(path, line)
+    path = tmp_path / "tokens"
+    tokens = tokens_of(path, {"ann": "user", "bob": "user"})
     with front() as named, front(web={"tokens_file": str(path)}, token=tokens["ann"]) as proven:
         kill = {"state": "KILLED"}
         by_name = named.put(f"/apps/{named.submit('ann')}/state", kill, params={"user.name": "bob"})

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ..inner import add_line, new_token
 from ..stores import refuse_changes_of_nodes
-from .front import NODE, NODE_ID, Front, bearer, front, message
+from .front import NODE, NODE_ID, Front, bearer, front, message, tokens_of
 
 QUEUES: list[dict[str, Any]] = [
     {"name": "a", "capacity": 60, "accessible_node_labels": {"gpu": {"capacity": 100}}},
@@ -222,10 +221,7 @@ def test_only_administrators_change_queues_and_nodes_and_each_attempt_has_its_au
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="dispatcher.audit")
-    tokens = {}
-    for name, role in (("ann", "admin"), ("bob", "user"), ("eve", "view")):
-        tokens[name], line = new_token(name, role)  # type: ignore[arg-type]
-        add_line(tmp_path / "tokens", line)
+    tokens = tokens_of(tmp_path / "tokens", {"ann": "admin", "bob": "user", "eve": "view"})
     web = {"tokens_file": str(tmp_path / "tokens")}
     stop = {"update-queue": {"queue-name": "root.a", "params": entries(state="STOPPED")}}
     with front(scheduler=CAPACITY, web=web, token=tokens["ann"]) as made:

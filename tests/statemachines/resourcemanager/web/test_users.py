@@ -23,8 +23,7 @@ from statemachines.resourcemanager.web.groups import Groups, groups_of_machine
 from statemachines.resourcemanager.web.shared import RMWeb
 
 from ...simulation.replays import TIMEOUT_S
-from ..inner import add_line, new_token
-from .front import Front, bearer, front, message, submission, until
+from .front import Front, bearer, front, message, submission, tokens_of, until
 
 pytestmark = pytest.mark.long
 
@@ -187,10 +186,7 @@ def test_reading_changes_nothing_whatever_the_address_says(fresh: Front) -> None
 def with_tokens(folder: Path, **settings: Any) -> Iterator[tuple[Front, dict[str, str]]]:
     """A door that wants tokens, and the tokens by user: viewer, user, admin, each with the role of the name."""
     path = folder / "tokens"
-    tokens = {}
-    for name, role in zip(("viewer", "ann", "root", "dr.who"), (*ROLES, "user"), strict=True):
-        tokens[name], line = new_token(name, role)  # type: ignore[arg-type]
-        add_line(path, line)
+    tokens = tokens_of(path, dict(zip(("viewer", "ann", "root", "dr.who"), (*ROLES, "user"), strict=True)))
     web = {"tokens_file": str(path), **settings.pop("web", {})}
     with front(web=web, token=tokens["root"], **settings) as made:
         yield made, tokens
