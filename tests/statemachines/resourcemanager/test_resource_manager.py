@@ -12,7 +12,6 @@ import pytest
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import (
     ApplicationSubmission,
-    ContainerRequest,
     Resource,
     ResourceManager,
     RMContainer,
@@ -112,27 +111,6 @@ def test_master_goes_on_without_a_container_that_was_lost_with_its_node() -> Non
     assert list(run.context.inactive_nodes) == [N2]
 
 
-def test_node_that_is_ill_gets_no_containers_until_it_is_well() -> None:
-    run = Run(workload(node(), app(submit_ms=2000, am_duration_ms=1000)))
-    run.at(1500, lambda: run.manager.tracker.heartbeat(N1, healthy=False))
-    run.at(4000, lambda: run.manager.tracker.heartbeat(N1))
-
-    run.go()
-
-    assert run.apps() == [("FINISHED", 1)]
-    assert run.clock.current_processing_time() == 4000 + 2000
-
-
-def test_node_that_falls_ill_gives_its_containers_up() -> None:
-    run = Run(workload(node("n1"), node("n2"), app(am_host="n1", am_duration_ms=1000)))
-    run.at(1500, lambda: run.manager.tracker.heartbeat(N1, healthy=False))
-
-    run.go()
-
-    assert run.apps() == [("FINISHED", 2)]
-    assert run.clock.current_processing_time() == 1500 + 2000
-
-
 def test_lost_node_stops_what_ran_on_it() -> None:
     run = Run(workload(node(), app(am_duration_ms=None, kill_ms=3000)))
     run.at(2000, lambda: run.lose(N1))
@@ -141,24 +119,6 @@ def test_lost_node_stops_what_ran_on_it() -> None:
 
     assert run.apps() == [("KILLED", 2)]
     assert run.clock.current_processing_time() == 3000
-
-
-def test_master_releases_a_container() -> None:
-    run = Run(workload(node(), app(am_duration_ms=4000)))
-    seen: dict[str, list[Any]] = {}
-
-    def allocate(name: str, asks: tuple[ContainerRequest, ...] = (), releases: tuple[str, ...] = ()) -> None:
-        response = run.manager.masters.allocate("appattempt_0_0001_000001", asks, releases)
-        seen[name] = [container.entity for container in response.allocated]
-
-    run.at(1500, lambda: allocate("asked", (ContainerRequest(Resource(9, 1)),)))
-    run.at(1600, lambda: allocate("released", (), tuple(seen["asked"])))
-    run.at(1700, lambda: seen.update(free=[node.free_memory_mb for node in run.context.scheduler.nodes()]))
-
-    run.go()
-
-    assert seen == {"asked": ["container_0_0001_01_000002"], "released": [], "free": [9]}
-    assert run.apps() == [("FINISHED", 1)]
 
 
 @pytest.mark.parametrize("start_ms", [0, 1_700_000_000_000])

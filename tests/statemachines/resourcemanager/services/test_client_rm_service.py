@@ -124,14 +124,6 @@ def test_attempt_of_an_ended_application_is_not_failed(desk: Desk, clients: Clie
 # -- changing ---------------------------------------------------------------------------------------------------------
 
 
-def test_move_goes_by_the_scheduler(desk: Desk, clients: ClientRMService) -> None:
-    app = desk.app("RUNNING")
-
-    clients.move_application_across_queues(app.entity, "root.b")
-
-    assert (desk.desk_scheduler.moved, app.submission.queue) == ([(app.entity, "root.b")], "root.b")
-
-
 @pytest.mark.parametrize("state", ["ACCEPTED", "RUNNING"])
 def test_priority_and_lifetime_of_an_active_application_change(
     desk: Desk, clients: ClientRMService, state: str

@@ -52,24 +52,6 @@ def test_without_an_interval_nothing_is_monitored() -> None:
     assert (watch.expired, len(watch.liveliness), watch.liveliness.next_deadline_ms()) == ([], 0, None)
 
 
-# -- deadlines --------------------------------------------------------------------------------------------------------
-
-
-def test_id_that_reaches_its_deadline_expires_once(watch: Watch) -> None:
-    monitor = watch.deadlines
-    monitor.register("late", 1020)
-    monitor.register("early", 1010)
-
-    watch.clock.advance(10)
-    monitor.expire_due()
-    first = list(watch.expired)
-    watch.clock.advance(10)
-    monitor.expire_due()
-    monitor.expire_due()
-
-    assert (first, watch.expired, len(monitor)) == (["early"], ["early", "late"], 0)
-
-
 # -- what expiring leads to -------------------------------------------------------------------------------------------
 
 

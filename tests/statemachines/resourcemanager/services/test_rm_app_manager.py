@@ -8,14 +8,9 @@ import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppState
 from statemachines.resourcemanager.events.services import RMAppManagerEvent
-from statemachines.resourcemanager.services.rm_app_manager import (
-    RMAppManager,
-    move_application,
-    update_lifetime,
-    update_priority,
-)
+from statemachines.resourcemanager.services.rm_app_manager import RMAppManager
 
-from ..inner import InvalidRequestError, RMAppManagerEventType
+from ..inner import ClientRMService, InvalidRequestError, RMAppManagerEventType
 from .desk import Desk
 
 MOVABLE = ["SUBMITTED", "ACCEPTED", "RUNNING"]
@@ -73,10 +68,10 @@ def test_ended_applications_up_to_the_limit_are_kept() -> None:
 
 
 @pytest.mark.parametrize("state", MOVABLE)
-def test_move_changes_the_queue_everywhere(desk: Desk, state: str) -> None:
+def test_move_changes_the_queue_everywhere(desk: Desk, clients: ClientRMService, state: str) -> None:
     app = desk.app(state)
 
-    move_application(desk.context, app, "root.b")
+    clients.move_application_across_queues(app.entity, "root.b")
 
     assert desk.desk_scheduler.moved == [(app.entity, "root.b")]
     assert app.submission.queue == "root.b"
@@ -84,41 +79,43 @@ def test_move_changes_the_queue_everywhere(desk: Desk, state: str) -> None:
 
 
 @pytest.mark.parametrize("state", [state.name for state in RMAppState if state.name not in MOVABLE])
-def test_application_that_the_scheduler_does_not_have_is_not_moved(desk: Desk, state: str) -> None:
+def test_application_that_the_scheduler_does_not_have_is_not_moved(
+    desk: Desk, clients: ClientRMService, state: str
+) -> None:
     app = desk.app(state, queue="root.a")
 
     with pytest.raises(InvalidRequestError, match=f"it is {state}, and must be SUBMITTED, ACCEPTED or RUNNING"):
-        move_application(desk.context, app, "root.b")
+        clients.move_application_across_queues(app.entity, "root.b")
 
     assert (app.submission.queue, desk.desk_scheduler.moved, desk.posted.events) == ("root.a", [], [])
 
 
-def test_move_that_the_scheduler_refuses_changes_nothing(desk: Desk) -> None:
+def test_move_that_the_scheduler_refuses_changes_nothing(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING", queue="root.a")
     desk.desk_scheduler.why_not_moved = "root.b is STOPPED"
 
     with pytest.raises(InvalidRequestError, match=r"cannot be moved to queue root\.b: root\.b is STOPPED"):
-        move_application(desk.context, app, "root.b")
+        clients.move_application_across_queues(app.entity, "root.b")
 
     assert (app.submission.queue, desk.desk_scheduler.moved, desk.posted.events) == ("root.a", [], [])
 
 
-def test_move_that_fails_after_the_check_changes_nothing(desk: Desk) -> None:
+def test_move_that_fails_after_the_check_changes_nothing(desk: Desk, clients: ClientRMService) -> None:
     """The scheduler, on a thread of its own, may fill the queue between the two."""
     app = desk.app("RUNNING", queue="root.a")
     desk.desk_scheduler.move_fails = "root.b is full"
 
     with pytest.raises(InvalidRequestError, match=r"root\.b is full"):
-        move_application(desk.context, app, "root.b")
+        clients.move_application_across_queues(app.entity, "root.b")
 
     assert (app.submission.queue, desk.posted.events) == ("root.a", [])
 
 
 @pytest.mark.parametrize("queue", ["default", "root.default"], ids=["as submitted", "its path"])
-def test_move_to_the_current_queue_does_nothing(desk: Desk, queue: str) -> None:
+def test_move_to_the_current_queue_does_nothing(desk: Desk, clients: ClientRMService, queue: str) -> None:
     app = desk.app("RUNNING", queue="default")
 
-    move_application(desk.context, app, queue)
+    clients.move_application_across_queues(app.entity, queue)
 
     assert (app.submission.queue, desk.desk_scheduler.moved, desk.posted.events) == ("default", [], [])
 
@@ -151,21 +148,21 @@ def test_move_by_event_of_an_application_that_is_forgotten_does_nothing(
 # -- priority and lifetime --------------------------------------------------------------------------------------------
 
 
-def test_priority_changes_everywhere(desk: Desk) -> None:
+def test_priority_changes_everywhere(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
 
-    update_priority(desk.context, app, 7)
+    clients.update_application_priority(app.entity, 7)
 
     assert desk.desk_scheduler.priorities == [(app.entity, 7)]
     assert app.submission.priority == 7
     assert stored(desk) == [app.submission]
 
 
-def test_lifetime_counts_from_the_submission(desk: Desk) -> None:
+def test_lifetime_counts_from_the_submission(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
     desk.clock.advance(20_000)
 
-    deadline_ms = update_lifetime(desk.context, app, 60)
+    deadline_ms = clients.update_application_timeouts(app.entity, 60)
 
     assert deadline_ms == app.submit_ms + 60_000
     assert desk.context.app_lifetime_monitor.deadline_ms(app.entity) == deadline_ms
@@ -173,34 +170,34 @@ def test_lifetime_counts_from_the_submission(desk: Desk) -> None:
     assert stored(desk) == [app.submission]
 
 
-def test_lifetime_is_no_longer_than_the_queue_allows(desk: Desk) -> None:
+def test_lifetime_is_no_longer_than_the_queue_allows(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
     desk.desk_scheduler.longest_lifetime_s = 30
 
-    deadlines_ms = [update_lifetime(desk.context, app, lifetime_s) for lifetime_s in (60, None)]
+    deadlines_ms = [clients.update_application_timeouts(app.entity, lifetime_s) for lifetime_s in (60, None)]
 
     assert deadlines_ms == [app.submit_ms + 30_000] * 2
     assert app.submission.lifetime_s == 30
 
 
-def test_lifetime_can_be_removed(desk: Desk) -> None:
+def test_lifetime_can_be_removed(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
-    update_lifetime(desk.context, app, 60)
+    clients.update_application_timeouts(app.entity, 60)
 
-    assert update_lifetime(desk.context, app, None) is None
+    assert clients.update_application_timeouts(app.entity, None) is None
 
     assert app.entity not in desk.context.app_lifetime_monitor
     assert app.submission.lifetime_s is None
 
 
-def test_lifetime_that_is_over_is_refused(desk: Desk) -> None:
+def test_lifetime_that_is_over_is_refused(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
-    update_lifetime(desk.context, app, 60)
+    clients.update_application_timeouts(app.entity, 60)
     desk.clock.advance(20_000)
     desk.posted.events.clear()
 
     with pytest.raises(InvalidRequestError, match="cannot have a lifetime of 20 s: it was submitted longer ago"):
-        update_lifetime(desk.context, app, 20)
+        clients.update_application_timeouts(app.entity, 20)
 
     assert desk.context.app_lifetime_monitor.deadline_ms(app.entity) == app.submit_ms + 60_000
     assert (app.submission.lifetime_s, desk.posted.events) == (60, [])

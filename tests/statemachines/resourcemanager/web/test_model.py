@@ -234,26 +234,6 @@ async def test_forgotten_applications_leave_the_model(yarn: Yarn, model: ReadMod
     assert model.containers == {}
 
 
-def test_a_publication_is_made_in_mails_and_is_of_the_moment_of_the_last_one() -> None:
-    """Its totals were ahead of its applications, which were reported in the mails before."""
-    with Yarn("node1") as yarn:
-        ids = [yarn.submit() for _ in range(100)]
-        publisher = ModelPublisher(yarn.manager, mail_ns=0)
-        mails = 1
-        while (publication := publisher.publish_some().result(TIMEOUT_S)) is None:
-            mails += 1
-            if mails % 5 == 0:
-                yarn.kill(ids.pop())
-            elif mails % 5 == 1:
-                yarn.submit()
-        now = yarn.manager.context.call(lambda: built_afresh(yarn.manager.context))
-        model = ReadModel(yarn.manager)
-        model.apply(publication)
-
-        assert mails > 10
-        assert shown(model) == now
-
-
 def test_changes_that_are_too_many_to_catch_up_with_are_left_to_the_next_publication() -> None:
     with Yarn("node1") as yarn:
         ids = [yarn.submit() for _ in range(module.AT_ONCE)]
