@@ -16,10 +16,7 @@ def two_in_a_row() -> Workload:
     return Workload(
         "two",
         (NodeSpec("n1", Resource(2048, 4000)),),
-        (
-            application("first", 0, 10, Resource(1024, 1000)),
-            application("second", 4, 10, Resource(2048, 2000)),
-        ),
+        (application("first", 0, 10, Resource(1024, 1000)), application("second", 4, 10, Resource(2048, 2000))),
     )
 
 

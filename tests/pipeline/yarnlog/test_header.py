@@ -83,11 +83,7 @@ def test_what_begins_with_no_time_and_level_is_no_header(line: str) -> None:
 
 @pytest.mark.parametrize(
     ("time", "at"),
-    [
-        ("2015-10-18 20:01:47", AT),
-        ("2015-12-18 19:01:47", AT + 61 * 86_400 * SECOND),
-        ("2015-10-18 18:01:47Z", AT),
-    ],
+    [("2015-10-18 20:01:47", AT), ("2015-12-18 19:01:47", AT + 61 * 86_400 * SECOND), ("2015-10-18 18:01:47Z", AT)],
     ids=["summer", "winter", "with a zone"],
 )
 def test_times_without_a_zone_are_of_the_zone_that_is_named(time: str, at: int) -> None:

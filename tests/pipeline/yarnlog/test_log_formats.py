@@ -11,19 +11,7 @@ from hypothesis import strategies as st
 from pipeline.yarnlog.log_formats import LogFormat
 from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
 
-from .written import (
-    AT,
-    AT_NS,
-    LAYOUTS,
-    LOGGER,
-    PREFIXES,
-    SECOND_NS,
-    THREAD,
-    UNTIMED,
-    Layout,
-    Prefix,
-    prefixed,
-)
+from .written import AT, AT_NS, LAYOUTS, LOGGER, PREFIXES, SECOND_NS, THREAD, UNTIMED, Layout, Prefix, prefixed
 
 pytestmark = pytest.mark.long
 

@@ -27,7 +27,9 @@ def test_values_count_in_the_bucket_of_their_key(monkeypatch: pytest.MonkeyPatch
     of_ten, of_one, of_most = log_buckets(np.array([10, 1, 1 << 40])).tolist()
     groups = GroupedHistograms()
 
-    groups.add(np.array(KEYS), np.array(VALUES))
+    groups.add(np.array(KEYS[:2]), np.array(VALUES[:2]))
+    groups.add(np.array([], np.int64), np.array([], np.int64))
+    groups.add(np.array(KEYS[2:]), np.array(VALUES[2:]))
 
     assert taken(groups) == {
         (3, of_one, 1, 1, 1, 1),

@@ -11,8 +11,7 @@ pytest.importorskip("duckdb")
 import duckdb
 import numpy as np
 
-from pipeline.report.digests import buckets
-from pipeline.report.digests.buckets import GroupedHistograms, log_buckets
+from pipeline.report.digests.buckets import log_buckets
 from pipeline.report.digests.digest import log_bucket
 from pipeline.report.tables.sql import summed_up
 
@@ -50,49 +49,20 @@ def test_a_bucket_is_never_wider_than_a_32nd_of_its_values() -> None:
     assert np.all(values[last] - values[first] <= values[first] / 32)
 
 
-def test_percentiles_are_those_of_the_nearest_rank() -> None:
-    # Below 64 every value has a bucket of its own: the 15th of 30, and the 30th.
-    assert summed(range(1, 31)) == [("a", 30, 465, 30, 15.0, 30.0)]
-
-
-def test_a_percentile_is_the_midpoint_of_its_buckets_values() -> None:
-    assert summed([1024, 1050, 1 << 30]) == [("a", 3, 1073743898, 1 << 30, 1037.0, float(1 << 30))]
-
-
-def test_parts_add_up_to_the_whole() -> None:
-    assert summed([5, 1000], [1001, 3], [0]) == [("a", 5, 2009, 1001, 5.0, 1000.5)]
-
-
-def test_no_values_give_no_percentiles() -> None:
-    assert summed([]) == []
-
-
-@pytest.mark.parametrize("places", [1 << 21, 0])
-def test_groups_of_arrays_add_up(monkeypatch: pytest.MonkeyPatch, places: int) -> None:
-    """Rows are counted in arrays, or sorted where these would be too large."""
-    monkeypatch.setattr(buckets, "_MOST_PLACES", places)
-    groups = GroupedHistograms()
-    groups.add(np.array([7, 3, 7]), np.array([10, 1, 30]))
-    groups.add(np.array([], np.int64), np.array([], np.int64))
-    groups.add(np.array([7]), np.array([10]))
-
-    was_full = groups.is_full(3), groups.is_full(8)
-    keys, log_bucket, figures = groups.take()
-
-    assert was_full == (True, False)
-    assert keys.tolist() == [3, 7, 7]
-    assert log_bucket.tolist() == log_buckets(np.array([1, 10, 30])).tolist()
-    assert {name: column.tolist() for name, column in figures.items()} == {
-        "count": [1, 2, 1],
-        "total": [1, 20, 30],
-        "least": [1, 10, 30],
-        "greatest": [1, 10, 30],
-    }
-    assert groups.take()[0].tolist() == []
-
-
-@pytest.mark.parametrize("value", [1, 77, 10**6, 123_456_789_012])
-def test_a_bucket_with_one_value_gives_it_exactly(value: int) -> None:
-    [(*_, half, most)] = summed([value])
-
-    assert (half, most) == (float(value), float(value))
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        # Below 64 every value has a bucket of its own: the 15th of 30, and the 30th.
+        ([range(1, 31)], [("a", 30, 465, 30, 15.0, 30.0)]),
+        # A percentile is the midpoint of its bucket's values.
+        ([[1024, 1050, 1 << 30]], [("a", 3, 1073743898, 1 << 30, 1037.0, float(1 << 30))]),
+        ([[5, 1000], [1001, 3], [0]], [("a", 5, 2009, 1001, 5.0, 1000.5)]),
+        ([[]], []),
+        # A bucket with one value gives it exactly.
+        *(([[value]], [("a", 1, value, value, value, value)]) for value in (1, 77, 10**6, 123_456_789_012)),
+    ],
+)
+def test_parts_are_summed_up_with_the_percentiles_of_the_nearest_rank(
+    parts: list[Sequence[int]], expected: list[tuple[object, ...]]
+) -> None:
+    assert summed(*parts) == expected

@@ -185,10 +185,7 @@ def test_a_heat_map_has_a_row_per_node_and_a_map_per_known_resource() -> None:
         ("Memory", [[100.0, 25.0], [None, 150.0]], 100.0),
         ("GPUs", [[None, None], [None, 12.5]], 100.0),
     ]
-    assert maps[0].about == [
-        "n1, Memory: 62.5 % on average, up to 100 %",
-        "n2, Memory: 150 % on average, up to 150 %",
-    ]
+    assert maps[0].about == ["n1, Memory: 62.5 % on average, up to 100 %", "n2, Memory: 150 % on average, up to 150 %"]
     assert maps[1].about[0] == "n1, GPUs: unknown"
     assert "above 100 %" in colours_by_key(chart)
 

@@ -33,45 +33,42 @@ def slots(settings: dict[str, str], cores: int = 0) -> TasksAtOnce:
     return slots_of(settings, count_cores)
 
 
+YARN = {"spark.master": "yarn", "spark.executor.instances": "5"}
+DYNAMIC = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4"}
+MOST = "spark.dynamicAllocation.maxExecutors"
+
+
 @pytest.mark.parametrize(
-    ("settings", "count"),
+    ("settings", "cores", "count"),
     [
-        ({"spark.master": "local"}, 1),
-        ({"spark.master": "local[3]"}, 3),
-        ({"spark.master": "local[6,4]"}, 6),
-        ({"spark.master": "local[6]", "spark.task.cpus": "4"}, 1),
-        ({"spark.master": "local-cluster[2,3,1024]"}, 6),
-        ({"spark.master": "local-cluster[2,3,1024]", "spark.task.cpus": "2"}, 2),
-        ({"spark.master": "yarn", "spark.executor.instances": "5"}, 5),
-        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "4"}, 20),
-        ({"spark.master": "k8s://https://host:443", "spark.executor.instances": "3"}, 3),
-        ({"spark.master": "spark://host:7077", "spark.cores.max": "12", "spark.task.cpus": "3"}, 4),
+        ({"spark.master": "local"}, 0, 1),
+        ({"spark.master": "local[3]"}, 0, 3),
+        ({"spark.master": "local[6,4]"}, 0, 6),
+        ({"spark.master": "local[6]", "spark.task.cpus": "4"}, 0, 1),
+        ({"spark.master": "local-cluster[2,3,1024]"}, 0, 6),
+        ({"spark.master": "local-cluster[2,3,1024]", "spark.task.cpus": "2"}, 0, 2),
+        (YARN, 0, 5),
+        (YARN | {"spark.executor.cores": "4"}, 0, 20),
+        ({"spark.master": "k8s://https://host:443", "spark.executor.instances": "3"}, 0, 3),
+        ({"spark.master": "spark://host:7077", "spark.cores.max": "12", "spark.task.cpus": "3"}, 0, 4),
+        # As many executors as there may be.
+        (DYNAMIC | {MOST: "10", "spark.executor.instances": "2"}, 0, 40),
+        ({"spark.master": "local[*]"}, 7, 7),
     ],
     ids=str,
 )
-def test_the_configuration_says_how_many_tasks_run_at_once(settings: dict[str, str], count: int) -> None:
-    assert (slots(settings).count, slots(settings).may_grow) == (count, False)
+def test_the_configuration_says_how_many_tasks_run_at_once(settings: dict[str, str], cores: int, count: int) -> None:
+    found = slots(settings, cores)
+
+    assert (found.count, found.may_grow) == (count, False)
+    assert MOST not in settings or MOST in found.reason
 
 
-DYNAMIC = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4"}
-
-
-def test_dynamic_allocation_counts_as_many_executors_as_there_may_be() -> None:
-    most = slots(DYNAMIC | {"spark.dynamicAllocation.maxExecutors": "10", "spark.executor.instances": "2"})
-
-    assert (most.count, most.may_grow) == (40, False)
-    assert "spark.dynamicAllocation.maxExecutors" in most.reason
-
-
-@pytest.mark.parametrize("settings", [{}, {"spark.dynamicAllocation.maxExecutors": "2147483647"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, DYNAMIC, DYNAMIC | {MOST: "2147483647"}], ids=str)
 def test_without_a_bound_the_executors_there_are_count_and_may_grow(settings: dict[str, str]) -> None:
-    now = slots(DYNAMIC | settings, cores=8)
+    now = slots(settings, cores=8)
 
     assert (now.count, now.may_grow) == (8, True)
-
-
-def test_cores_are_counted_where_the_configuration_names_none() -> None:
-    assert (slots({"spark.master": "local[*]"}, cores=7).count, slots({}, cores=7).count) == (7, 7)
 
 
 def test_fewer_partitions_than_cores_are_fewer_tasks(spark: SparkSession) -> None:

@@ -167,14 +167,6 @@ def test_a_batch_is_joined_as_its_rows_are(tmp_path: Path, stored: Any, rows: An
     assert joined(table, schema, rows, cache=cache, how=how) == one_by_one(table, schema, rows, cache=cache, how=how)
 
 
-def test_as_many_rows_may_come_out_as_went_in_and_not_be_the_same(tmp_path: Path) -> None:
-    sqlite_file(tmp_path / "t.db", "CREATE TABLE t (k INT, v INT); INSERT INTO t VALUES (1, 7), (1, 8)")
-
-    rows = joined(SqliteTable(tmp_path / "t.db", "t"), KEY, [(1,), (2,)], how="inner")
-
-    assert rows == [(1, 7), (1, 8)]
-
-
 @pytest.fixture
 def half_bad(tmp_path: Path) -> SqliteTable:
     """Of the keys 0 to 9, the rows of 3 and 7 cannot be read."""

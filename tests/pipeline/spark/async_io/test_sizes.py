@@ -105,9 +105,6 @@ def test_size_of_rows_counts_what_each_type_holds() -> None:
         .add("point", T.StructType().add("x", "double").add("name", "string"))
         .add("variant", T.VariantType())
     )
-    rows = [
-        (1, "four", [1, 2, 3], [("key", 1)], (0.5, "ab"), (b"12", b"3")),
-        (2, None, None, None, None, None),
-    ]
+    rows = [(1, "four", [1, 2, 3], [("key", 1)], (0.5, "ab"), (b"12", b"3")), (2, None, None, None, None, None)]
 
     assert size_of_rows(schema)(rows) == 2 * 6 * 8 + 4 + 3 * 8 + (3 + 8) + (8 + 2) + 3

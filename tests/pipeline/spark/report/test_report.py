@@ -314,11 +314,7 @@ class _Follower:
 
 
 def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
-    run: Path,
-    report: Report,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
+    run: Path, report: Report, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     follower, asked = _Follower(report), []
     monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: nullcontext(spark))

@@ -209,11 +209,7 @@ def test_many_segments_that_retention_has_removed_cost_a_line(growing: Growing) 
 
 @pytest.mark.parametrize(("error", "silent"), [(BrokenPipeError(), True), (ValueError("ours"), False)])
 def test_a_reader_without_its_jvm_ends_in_silence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    silent: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, silent: bool
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     reader = stream_reader(tmp_path)

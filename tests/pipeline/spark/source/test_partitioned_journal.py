@@ -26,10 +26,7 @@ def test_both_tables_have_the_rows_of_all_partitions(spark: SparkSession, journa
     events, transitions = read_journal(spark, journal)
 
     found = [(row["seq"], row["dispatcher"]) for row in events.orderBy("seq").collect()]
-    assert found == [
-        *((seq, "rm-0") for seq in (1, 2)),
-        *((SEQS_PER_PARTITION + seq, "rm-1") for seq in (1, 2, 3)),
-    ]
+    assert found == [*((seq, "rm-0") for seq in (1, 2)), *((SEQS_PER_PARTITION + seq, "rm-1") for seq in (1, 2, 3))]
     assert events.join(transitions, ["seq", "entity"], "inner").count() == 5
 
 

@@ -72,9 +72,7 @@ def test_each_line_belongs_to_one_event_or_is_unparsed(
     lines = [*((rm, line, 1) for line in (2, 3, 4, 5)), (rm, 6, 3), *((rm, line, 1) for line in (9, 10, 11, 12))]
     assert counted == [*lines, (nm, 1, 2)]
     assert_table(
-        tables.unparsed,
-        "seq long, file string, line long, text string",
-        [(1, rm, 1, "STARTUP_MSG: no record yet")],
+        tables.unparsed, "seq long, file string, line long, text string", [(1, rm, 1, "STARTUP_MSG: no record yet")]
     )
 
 
