@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -322,13 +321,7 @@ class FakeLog:
 def in_all_orders(
     monkeypatch: pytest.MonkeyPatch, preemptions: int, producers: int, later: int, *, closes: bool = False
 ) -> int:
-    """Producers of both kinds, one event each of two, and a close; returns the number of orders.
-
-    What earlier tests have left is collected before, or not meanwhile: a writer that the collector drops closes its
-    group, and to write a stepped field in the middle of a step would lose the baton.
-    """
-    gc.collect()
-    gc.freeze()
+    """Producers of both kinds, one event each of two, and a close; returns the number of orders."""
     stepped = {"Lock": TimedLock, "RLock": OwnedLock, "Thread": _baton.SteppedThread}
     for module in (group_commit, turns, threads):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
@@ -402,10 +395,7 @@ def in_all_orders(
         assert sorted(log.lines) == sorted(logged)
         assert all(log.lines[seq - 1] == line for line, seq in ends if seq)
 
-    try:
-        return _baton.walk(scenario, preemptions)
-    finally:
-        gc.unfreeze()
+    return _baton.walk(scenario, preemptions)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ CHESS, few preemptions show nearly all races.
 
 from __future__ import annotations
 
+import gc
 import threading
 import types
 from collections import deque
@@ -204,8 +205,11 @@ def _step(until: Callable[[], bool] | None = None, spinning: bool = False) -> No
 def walk(scenario: Callable[[Scheduler], None], preemptions: int) -> int:
     """Run `scenario` in each order of at most that many preemptions; returns the number of orders.
 
-    What the scenario raises gets the order as its note.
+    What the scenario raises gets the order as its note. What earlier tests have left is collected before, or never: an
+    object that ends in the middle of a step, and touches what is shared, would take a step within it.
     """
+    gc.collect()
+    gc.freeze()
     left: list[list[int]] = [[]]
     orders = 0
     while left:
