@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,12 +17,10 @@ USABLE, UNUSABLE = NodesListManagerEventType.NODE_USABLE, NodesListManagerEventT
 
 
 @pytest.fixture(autouse=True)
-def _older_objects_apart() -> Iterator[None]:
+def _older_objects_apart() -> None:
     """Looking through what earlier tests have left takes seconds."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def kept() -> int:
