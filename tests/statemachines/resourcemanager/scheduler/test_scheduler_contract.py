@@ -288,13 +288,16 @@ def test_container_is_allocated_at_once_where_there_is_room(cluster: Cluster) ->
 
 
 def test_containers_are_numbered_per_attempt_and_their_events_come_in_order(cluster: Cluster) -> None:
-    app = cluster.add_app()
+    app, ids = cluster.add_app(), []
 
-    ids = [[c.entity for c in cluster.get(cluster.add_attempt(app, number), SMALL, SMALL)] for number in (1, 2)]
+    for number in (1, 2):
+        attempt = cluster.add_attempt(app, number)
+        ids.append([container.entity for container in cluster.get(attempt, SMALL, SMALL)])
+        cluster.remove_attempt(attempt)
 
     assert ids == [[f"container_0_0001_{attempt:02d}_{number:06d}" for number in (1, 2)] for attempt in (1, 2)]
     events = [event.type for event in cluster.dispatcher.events if event.entity == ids[1][0]]
-    assert events == [RMContainerEventType.START, RMContainerEventType.ACQUIRED, RMContainerEventType.LAUNCHED]
+    assert events[:3] == [RMContainerEventType.START, RMContainerEventType.ACQUIRED, RMContainerEventType.LAUNCHED]
 
 
 def test_waiting_ask_takes_any_node_that_gets_room_and_one_that_prefers_it_comes_first(cluster: Cluster) -> None:
