@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ....kit.commands import COMMAND, run_command
+from ....kit.commands import COMMAND, run_here
 from . import cluster_jobs, connect_server
 from .standalone import driver_environment, executor_python, standalone_cluster
 
@@ -60,8 +60,8 @@ def workload(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def journal(folder: Path, workload: Path) -> Path:
-    done = run_command("replay", workload, "--no-report", "--output", folder / "run")
-    assert done.returncode == 0, done.stderr
+    done = run_here("replay", workload, "--no-report", "--output", folder / "run")
+    assert done.code == 0, done.err
     return folder / "run" / "journal"
 
 
@@ -94,7 +94,6 @@ def connect(cluster: str, python: Path, folder: Path) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        assert server.stdout is not None
         assert server.stdout.readline() == "serving\n"
         yield f"sc://127.0.0.1:{port}"
         server.communicate(timeout=60)
@@ -147,24 +146,14 @@ def test_the_library_and_a_sweep_run_over_connect(
 ) -> None:
     check_jobs(run_on_cluster(folder, python, sys.executable, cluster_jobs.__file__, connect, *inputs))
 
-    check_sweep(folder, python, connect, workload, folder / "over-connect")
-
-
-def check_sweep(folder: Path, python: Path, master: str, workload: Path, output: Path) -> None:
-    args = ["--set", "nodes=1.0,2.0", "--output", output, "--master", master]
-
+    output = folder / "sweep"
+    args = ["--set", "nodes=1.0,2.0", "--output", output, "--master", connect]
     done = run_on_cluster(folder, python, *COMMAND, "sweep", workload, *args)
 
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in output.iterdir()) == ["sweep.csv", "sweep.html", "sweep.parquet"]
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[:2] for row in rows if row[:1] in (["1.0"], ["2.0"])] == [["1.0", "1"], ["2.0", "2"]]
-
-
-def test_a_sweep_runs_on_executors_without_the_packages(
-    cluster: str, python: Path, folder: Path, workload: Path
-) -> None:
-    check_sweep(folder, python, cluster, workload, folder / "sweep")
 
 
 def test_the_report_runs_on_executors_without_the_packages(
@@ -183,26 +172,31 @@ def test_the_report_runs_on_executors_without_the_packages(
     assert sorted(path.name for path in output.iterdir()) == ["report.html", "tables"]
 
 
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("dispatcher: ")]
+    return line
+
+
 def test_a_missing_package_is_one_line_with_the_package_and_the_executor(
     cluster: str, folder: Path, workload: Path
 ) -> None:
     python = executor_python(folder / "without-pyarrow", without=("pyarrow",))
 
-    done = run_on_cluster(folder, python, *COMMAND, "sweep", workload, "--set", "nodes=1.0", "--master", cluster)
+    line = refusal(
+        run_on_cluster(folder, python, *COMMAND, "sweep", workload, "--set", "nodes=1.0", "--master", cluster)
+    )
 
-    assert done.returncode == 2
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("dispatcher: ")]
     assert line.startswith(f"dispatcher: an executor on {os.uname().nodename} runs {python} (Python 3.")
     assert "lacks the package pyarrow. Run there: pip install 'central-dispatcher[spark]'." in line
-    assert "Traceback" not in done.stderr
 
 
 def test_an_executor_without_the_python_is_one_line(cluster: str, folder: Path, workload: Path) -> None:
     python = folder / "no-such-python"
 
-    done = run_on_cluster(folder, python, *COMMAND, "sweep", workload, "--set", "nodes=1.0", "--master", cluster)
+    line = refusal(
+        run_on_cluster(folder, python, *COMMAND, "sweep", workload, "--set", "nodes=1.0", "--master", cluster)
+    )
 
-    assert done.returncode == 2
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("dispatcher: ")]
     assert line.startswith(f"dispatcher: an executor on 127.0.0.1 has no Python at {python}. Set PYSPARK_PYTHON")
-    assert "Traceback" not in done.stderr
