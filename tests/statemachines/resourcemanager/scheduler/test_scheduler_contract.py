@@ -477,6 +477,7 @@ CALLS: dict[str, Callable[[ResourceScheduler, str], object]] = {
 def test_each_call_acquires_and_releases_the_lock(call: str) -> None:
     """Events arrive on a different thread than direct calls."""
     cluster = Cluster()
+    cluster.add_node("n1")
     attempt = cluster.new_attempt()
     lock = CountedLock()
     cluster.scheduler._lock = lock
