@@ -16,7 +16,7 @@ from typing import Any
 
 from statemachines.resourcemanager import Resource, RMContainer, RMNodeEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent
+from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 
 from ..cluster import Cluster
@@ -108,6 +108,10 @@ class SchedulerStage:
     def do_beat(self, *hosts: str) -> None:
         for host in hosts:
             self.cluster.tracker.heartbeat(self.nodes[host])
+
+    def do_update(self, host: str) -> None:
+        """The scheduler gets a report of the node late: the node may no longer serve."""
+        self.cluster.post(SchedulerEvent(SchedulerEventType.NODE_UPDATE, self.nodes[host]))
 
     def do_sicken(self, host: str) -> None:
         self.cluster.tracker.heartbeat(self.nodes[host], healthy=False)

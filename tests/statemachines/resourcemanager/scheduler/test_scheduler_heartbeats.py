@@ -28,6 +28,9 @@ def on_heartbeats(policy: str, **scheduler: Any) -> Cluster:
 
 SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
     "an ask waits until a node with room reports": ({}, "node n1 | app x | ask x 5 -> x | beat n1 -> x n1"),
+    "a late report of a node that has become unhealthy gives nothing": (
+        {}, "node n1 n2 | app x | sicken n1 | ask x 5 | update n1 -> x | beat n2 -> x n2",
+    ),
     "the room of a released container goes with the next heartbeat": (
         {}, "node n1 | app x | ask x 10 | beat n1 | ask x 10 x1 -> x | beat n1 -> x n1",
     ),
