@@ -6,7 +6,7 @@ from typing import Any
 
 from dispatcher import JournalWriter
 
-from .kit.journals import EventRow
+from .kit.segment_files import EventRow
 
 
 def begin(writer: JournalWriter, at: int) -> None:

@@ -23,7 +23,7 @@ from statemachines.simulation.workload import read_workload
 
 from .documents import module_for, name_of, pages_with, run_examples
 from .kit.databases import sqlite_file
-from .kit.journals import EventRow, Manifest, SegmentFile, encode_rows, read_summary, segments
+from .kit.segment_files import EventRow, Manifest, SegmentFile, encode_rows, read_summary, segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

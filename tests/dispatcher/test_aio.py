@@ -33,8 +33,8 @@ from dispatcher.util import threads
 from ..kit import TIMEOUT_S, Gate, Numbered, Work, tries, until
 from ..kit.coroutines import Keyed
 from ..kit.dispatchers import hold
+from ..kit.journals import Job, Posted
 from ..kit.scenarios import play
-from .journal.conftest import Job, Posted
 from .stage import Rows, Stage, item, scenarios
 
 Make = Callable[..., AsyncDispatcher]

@@ -30,7 +30,7 @@ from dispatcher.mailbox import ManualClock
 
 from ..kit import TIMEOUT_S, Gate
 from ..kit.dispatchers import hold
-from .journal.conftest import Job, Posted, after_a_crash
+from ..kit.journals import Job, Posted, after_a_crash
 
 REQUEST: ContextVar[str] = ContextVar("event", default="-")  # a name that the journal's lines have as well
 TRACE: ContextVar[str] = ContextVar("trace", default="-")

@@ -20,7 +20,7 @@ from dispatcher.util.figures import counted
 
 from ..journal_rows import begin, end
 from ..kit.commands import COMMAND, ROOT, Ended, run_here
-from .journal.conftest import Job, Posted, after_a_crash
+from ..kit.journals import Job, Posted, after_a_crash
 
 pytestmark = pytest.mark.long
 

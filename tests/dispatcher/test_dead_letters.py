@@ -23,6 +23,7 @@ from dispatcher import (
 
 from ..kit import Gate, in_threads
 from ..kit.dispatchers import hold
+from ..kit.journals import flip
 from .cli.letters import (
     WAIT_S,
     Order,
@@ -35,7 +36,6 @@ from .cli.letters import (
     leave_partitioned_letters,
 )
 from .cli.letters import Other as OtherType
-from .journal.conftest import flip
 
 ENTITIES = ("o1", "o2", "o3")
 

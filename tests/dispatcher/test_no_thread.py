@@ -35,7 +35,7 @@ from dispatcher.util.garbage import Freezer
 
 from ..kit import TIMEOUT_S, Other, Work, until
 from ..kit.coroutines import running_loop
-from .journal.conftest import write_event
+from ..kit.journals import write_event
 
 MakeDaemon = Callable[..., "Daemon"]
 

@@ -20,7 +20,7 @@ from dispatcher.mailbox import ManualClock
 from ..kit import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance, in_threads
 from ..kit.coroutines import Keyed, Latched, running_loop
 from ..kit.dispatchers import stopping
-from .journal.conftest import Job, Posted
+from ..kit.journals import Job, Posted
 
 REQUEST: ContextVar[Any] = ContextVar("the request that is served", default=None)
 

@@ -34,7 +34,7 @@ from dispatcher.mailbox import ManualClock
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance, tries, until
 from ..kit.coroutines import Keyed, Latched, running_loop
 from ..kit.dispatchers import hold, stopping
-from .journal.conftest import Job, Posted, after_a_crash
+from ..kit.journals import Job, Posted, after_a_crash
 from .stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]

@@ -16,8 +16,8 @@ from dispatcher.journal import TRANSITIONS, entity_history, read_rows
 from statemachines import Entities, EntityDataError
 from statemachines.time_travel import states_at
 
-from ..dispatcher.journal.conftest import after_a_crash
 from ..kit.commands import run_here
+from ..kit.journals import after_a_crash
 from .devices import DEVICES, Device, DeviceData, DeviceEvent, E, Fleet, S, running
 
 

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatcher.mailbox import ManualClock
 
-from ..dispatcher.journal.conftest import after_a_crash
 from ..kit import tries, until
+from ..kit.journals import after_a_crash
 from .devices import DEVICES, NOON_MS, Device, DeviceData, E, Fleet, S, running
 
 TIMED = (

@@ -14,8 +14,8 @@ from dispatcher.mailbox import ManualClock
 from dispatcher.testing import InlineDispatcher
 from statemachines import Entities, StateMachineFactory
 
-from ..dispatcher.journal.conftest import after_a_crash
 from ..kit import until
+from ..kit.journals import after_a_crash
 from .devices import DEVICES, NOON_MS, TIMEOUT_S, Device, DeviceEvent, E, S, running
 
 TIMED = DEVICES.timeout(S.ONLINE, 30, E.TIMED_OUT)

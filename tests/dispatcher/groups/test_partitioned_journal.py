@@ -33,7 +33,7 @@ from statemachines import StateMachineFactory, TransitionRecorder
 from ...kit import TIMEOUT_S, Gate, until
 from ...kit.coroutines import running_loop
 from ...kit.forked import in_child
-from ..journal.conftest import after_a_crash, flip, rows
+from ...kit.journals import after_a_crash, flip, rows
 
 KEYS = [f"order_{number}" for number in range(12)]
 

@@ -14,9 +14,9 @@ from dispatcher import AsyncDispatcher, DeadLetters, JournalError
 from dispatcher.ops import OpsConfig, ops_app
 from dispatcher.ops.letter_folders import LetterFolder
 
+from ...kit.journals import flip
 from ...kit.scenarios import play
 from ..cli.letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, failing
-from ..journal.conftest import flip
 from .client import Client
 from .shop import ShopStage, running_shop
 

@@ -15,9 +15,9 @@ from starlette.routing import Mount
 from dispatcher import AsyncDispatcher
 from dispatcher.ops import OpsConfig, ops_app
 
+from ...kit.journals import flip
 from ...kit.scenarios import play
 from ..cli.letters import WAIT_S, Order, OrderEvent, failing
-from ..journal.conftest import flip
 from ..ops.shop import running_shop
 from .letter_pages import ShopPages, Visitor, links, text_of
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ..journal.conftest import Job, Posted
+from ...kit.journals import Job, Posted
 from .test_not_durable import running, tick
 
 

@@ -31,7 +31,7 @@ from dispatcher.queue.asks import MOST_ANSWERED
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, until
 from ...kit.coroutines import Keyed
-from ..journal.conftest import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash
 
 Make = Callable[..., AsyncDispatcher]
 

@@ -34,7 +34,7 @@ from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.mailbox import ManualClock
 
 from ...kit import TIMEOUT_S, Gate
-from ..journal.conftest import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash
 
 NOON_MS = 1_800_000_000_000
 

@@ -26,7 +26,7 @@ from dispatcher.journal import group_commit, recover, verify
 from dispatcher.queue.flags import ABANDONED
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
-from ..journal.conftest import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash
 
 Start = Callable[..., AsyncDispatcher]
 

@@ -32,7 +32,7 @@ from dispatcher.testing import InlineDispatcher
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
-from ..journal.conftest import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash
 from .test_schedule_keys import OfKey
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"

@@ -26,7 +26,7 @@ from dispatcher.testing import InlineDispatcher
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
-from ..journal.conftest import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash
 
 NOON_MS = 1_800_000_000_000
 YEARS_MS = 10 * 365 * 86_400_000

@@ -25,7 +25,7 @@ from dispatcher import (
 from dispatcher.journal import EVENTS, read_rows, recover, verify
 
 from ...kit import TIMEOUT_S, Gate, in_threads, until
-from ..journal.conftest import after_a_crash
+from ...kit.journals import after_a_crash
 from ..stage import Rows, perform, scenarios
 
 
