@@ -268,6 +268,7 @@ OPS_TARGETS = (
     Target("    growth over 1,000,000 requests", "ops-memory.requests", None, 2, at_most=True, unit=" MiB"),
     Target("processor time of the sampler, 20 dispatchers", "ops-sampling.share", None, 1, at_most=True, unit=" %"),
     Target("memory of its curves", "ops-sampling.memory", None, 5, at_most=True, unit=" MB"),
+    Target("slowest page of 100,000 entities", "ops-pages.slowest", None, 100, at_most=True, unit=" ms"),
     Target("import and start of the door", "ops-start.door", None, 150, at_most=True, unit=" ms"),
     Target("    of aiomonitor", "ops-start.aiomonitor", None, None, unit=" ms"),
     Target("packages of extras that the core imports", "ops-start.extras", None, 0, at_most=True, unit=""),

@@ -80,7 +80,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
     "a stop that gives up cancels coroutines, and begins none": (
         {"config": {"drain_timeout_s": 0.02}},
         "post 0:a 1:a 2:b -> begun 0 2 | begin stop"
-        " | end -> discarded_by_reason stop:3 ; in_hand 0 ; begun 0 2 ; ended 0 2",
+        " | gone -> discarded_by_reason stop:3 ; in_hand 0 ; begun 0 2 ; ended 0 2",
     ),
     "coroutines are given up when the handler thread fails": (
         {}, "post 0 | break_down | gone -> cause LookupError ; discarded_by_reason stop:1 ; ended 0",
@@ -151,7 +151,7 @@ RATES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a stop ends in its time though events wait for their turns": (
         PER_S | {"config": {"drain_timeout_s": 0.01}},
-        "post 0:a 1:b 2:c | finish 0 | begin stop | end -> begun 0 ; discarded_by_reason stop:2",
+        "post 0:a 1:b 2:c | finish 0 | begin stop | gone -> begun 0 ; discarded_by_reason stop:2",
     ),
 }  # fmt: skip
 

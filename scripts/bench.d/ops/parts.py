@@ -7,6 +7,7 @@ from collections.abc import Callable
 from measure import Figures, Settings
 from ops.answers import latency, scrapes
 from ops.footprint import memory, start_up
+from ops.pages import pages
 from ops.rates import rounds, storm, throughput, timing
 from ops.sampling import sampling
 
@@ -18,6 +19,7 @@ PARTS: dict[str, Callable[[Settings], Figures]] = {
     "storm": storm,
     "memory": memory,
     "sampling": sampling,
+    "pages": pages,
     "startup": start_up,
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from html import unescape
 from urllib.parse import parse_qsl, urlsplit
 
@@ -16,10 +15,6 @@ from dispatcher.ops import ops_app
 from ..ops.client import Client
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-MANY = 100_000
-BOUND_S = 0.1
-"""Of processor time: other processes may keep the machine busy."""
 
 
 class Orders:
@@ -168,24 +163,3 @@ def test_what_is_unknown_is_not_found(client: Client) -> None:
     assert client.get("/entity/nobody").status_code == 404
     assert client.get("/entity/order_000000", after="x").status_code == 400
     assert orders.machine == "Order"
-
-
-@pytest.mark.slow
-def test_a_page_of_many_entities_comes_soon(client: Client) -> None:
-    from statemachines import TransitionRecorder
-    from tests.statemachines.test_recorder import E, S, Thing
-
-    recorder = TransitionRecorder(ends={"Thing": {S.DOWN}})
-    things = [Thing(recorder, f"thing_{number:06}") for number in range(MANY)]
-    for thing in things[:: MANY // 10]:
-        thing.handle(E.START)
-    page(client, "/entities")
-
-    took = []
-    for query in ({}, {"state": "UP"}, {"state": "NEW"}, {"prefix": "thing_0999"}) * 3:
-        begun_s = time.process_time()
-        page(client, "/entities", **query)
-        took.append(time.process_time() - begun_s)
-
-    assert min(took[1::4]) < BOUND_S
-    assert max(min(took[each::4]) for each in range(4)) < BOUND_S
