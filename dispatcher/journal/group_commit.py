@@ -41,7 +41,7 @@ from typing import Final
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import SegmentLog
-from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, ReentrantAppendError, shared_gate
+from dispatcher.journal.turns import Append, Gathering, LaterAppend, ReentrantAppendError, TurnGate, shared_gate
 from dispatcher.util.registry import each_of
 from dispatcher.util.threads import LazyThread, is_owned, release_anyhow
 
@@ -72,8 +72,8 @@ class GroupCommit:
         # How deep each thread is in `append`; each thread touches its own item.
         self._depths: dict[int, int] = {}
         self._gathering = Gathering()
-        self._gate: Gate | None = None  # where producers wait for the next batch; any thread replaces it
-        self._opening: deque[Gate] = deque()  # of events that have ended; the leader appends, any thread opens them
+        self._gate: TurnGate | None = None  # where producers wait for the next batch; any thread replaces it
+        self._opening: deque[TurnGate] = deque()  # of events that have ended; the leader appends, any thread opens them
         # Ended, and not reported yet; the writer appends and takes, or any thread once there is no writer.
         self._unreported: deque[LaterAppend] = deque()
         # Until it can be started, producers lead instead. The process may fork before its first use.
@@ -132,15 +132,15 @@ class GroupCommit:
             raise mine.error
         return mine.seq
 
-    def _choose_place(self, mine: Append) -> Gate:
+    def _choose_place(self, mine: Append) -> TurnGate:
         """Where a producer is to wait: for the leadership if its event is the first, otherwise with the others."""
         # A producer chooses again if its gate was opened for another batch. It waits alone then: at the next shared
         # gate it could again be woken with the wrong batch.
         if mine.place is not None:
-            return Gate()
+            return TurnGate()
         try:
             if self._pending[0] is mine:
-                return Gate()
+                return TurnGate()
         except IndexError:  # a leader has taken it
             pass
         gate = self._gate
@@ -159,7 +159,7 @@ class GroupCommit:
             self._writer.ensure(self._run)
         crowded = wait and len(self.under_way) >= MOST_UNDER_WAY and not self._is_nested() and not self._is_writer()
         if crowded:
-            later.place = Gate()
+            later.place = TurnGate()
         hand = [later]
         try:
             self.under_way[later] = None
@@ -341,7 +341,7 @@ class GroupCommit:
             error.__cause__ = raised
         except JournalError as raised:
             error = raised
-        last: Gate | None = None
+        last: TurnGate | None = None
         while batch:
             entry = batch[0]
             entry.error = error

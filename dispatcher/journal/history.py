@@ -27,7 +27,7 @@ from dispatcher.journal.format.frames import END, ROWS, Damage, Frame, FrameRead
 from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, Table
 from dispatcher.journal.format.segments import is_open_segment, segment_number
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.pacing import Pace
+from dispatcher.journal.pacing import ReadingPace
 from dispatcher.journal.read import frames_from, of_kinds
 from dispatcher.journal.snapshot import OF_ONE_PARTITION, gone, look_at, open_segment, parts_of, summary_of
 from dispatcher.util.functions import require_kind, require_plain
@@ -119,7 +119,7 @@ def entity_history(
     on_damage = require_plain(on_damage, "on_damage", "takes a line")
     on_pause = require_plain(on_pause, "on_pause", "pauses the look-up")
     require_kind(entity, "entity", str)
-    question = _Question(encode_text(entity), machine, limit, before_seq, changes_only)
+    question = _HistoryQuestion(encode_text(entity), machine, limit, before_seq, changes_only)
     parts = parts_of(path)
     if not parts.is_partitioned:
         return _look_up(parts.path, question, on_damage, on_pause)
@@ -140,7 +140,7 @@ def entity_history(
     return EntityHistory(rows, not parts.problems and all(each.complete for each in found))
 
 
-class _Question(NamedTuple):
+class _HistoryQuestion(NamedTuple):
     """What `entity_history` is asked for."""
 
     name: bytes
@@ -152,7 +152,7 @@ class _Question(NamedTuple):
 
 
 def _look_up(
-    path: Path, question: _Question, on_damage: Callable[[str], None], on_pause: Callable[[], object]
+    path: Path, question: _HistoryQuestion, on_damage: Callable[[str], None], on_pause: Callable[[], object]
 ) -> EntityHistory:
     kept = _kept(path)
     while not kept.lock.acquire(timeout=_LOOK_S):
@@ -163,7 +163,7 @@ def _look_up(
         kept.lock.release()
 
 
-class _Kept:
+class _KeptHistory:
     """What a look-up keeps for the next one in the same journal."""
 
     def __init__(self) -> None:
@@ -172,13 +172,13 @@ class _Kept:
 
 
 _kept_lock = threading.Lock()
-_kept_journals: OrderedDict[str, _Kept] = OrderedDict()  # the last used one is the last; guarded by _kept_lock
+_kept_journals: OrderedDict[str, _KeptHistory] = OrderedDict()  # the last used one is the last; guarded by _kept_lock
 
 
-def _kept(path: Path) -> _Kept:
+def _kept(path: Path) -> _KeptHistory:
     key = str(path.absolute())
     with _kept_lock:
-        kept = _kept_journals.setdefault(key, _Kept())
+        kept = _kept_journals.setdefault(key, _KeptHistory())
         _kept_journals.move_to_end(key)
         while len(_kept_journals) > _MOST_JOURNALS:
             _kept_journals.popitem(last=False)
@@ -190,9 +190,9 @@ class _LookUp:
 
     def __init__(
         self,
-        kept: _Kept,
+        kept: _KeptHistory,
         path: Path,
-        question: _Question,
+        question: _HistoryQuestion,
         on_damage: Callable[[str], None],
         on_pause: Callable[[], object],
     ) -> None:
@@ -203,7 +203,7 @@ class _LookUp:
         self._newest = None if before is None else Conditions({"seq": (None, before - 1)})
         self._on_damage = on_damage
         self._fields = AcceptedFields(path)
-        self._pace = Pace(_PIECE_S)
+        self._pace = ReadingPace(_PIECE_S)
         self._on_pause = on_pause
         self._rows: list[HistoryRow] = []
         self._is_whole = True  # nothing older is missing
@@ -300,7 +300,7 @@ def _history_row(event: dict[str, Any] | None, transition: dict[str, Any] | None
 def _entity_rows(
     payload: RowsPayload,
     first_seq: int,
-    question: _Question,
+    question: _HistoryQuestion,
     fields: AcceptedFields,
     pause: Callable[[], None],
 ) -> Iterator[HistoryRow]:

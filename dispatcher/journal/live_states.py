@@ -24,8 +24,8 @@ from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ROWS, SNAPSHOT, Frame
 from dispatcher.journal.format.live_states import (
     ENDED,
-    Change,
     LastStates,
+    StateChange,
     StatesAt,
     changes_in,
     decode_states,
@@ -37,7 +37,7 @@ from dispatcher.journal.format.live_states import (
 )
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.format.segments import segment_number
-from dispatcher.journal.pacing import Pace
+from dispatcher.journal.pacing import ReadingPace
 from dispatcher.journal.read import sparse_frames
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.snapshot import look_at
@@ -108,7 +108,7 @@ class LiveStates:
         """On a thread of its own."""
         time.sleep(_PIECE_S)  # the handler thread waits until this one has started: let it go on first
         try:
-            payload = encode_states(at, Pace(_PIECE_S).pause)
+            payload = encode_states(at, ReadingPace(_PIECE_S).pause)
             with contextlib.suppress(JournalError), self._log.failing():  # `failing` has called on_failure
                 self._log.append_snapshot(payload)
                 # From here on retention may remove what only earlier snapshots need.
@@ -138,7 +138,7 @@ def read_states(path: Path, machine: str, ends: frozenset[str], next_seq: int) -
 
 def read_changes(
     path: Path, machine: str, ends: frozenset[str], start: tuple[int, int] | None, next_seq: int
-) -> Iterator[Change]:
+) -> Iterator[StateChange]:
     """The changes of entities that a partition of a journal has made since the start of its last run, in order.
 
     `start`: the segment and the seq with which the rows of that run begin. None: it is not known, so all rows are read,
@@ -153,7 +153,7 @@ def read_changes(
     # A snapshot of an earlier run has no row of this one before it.
     found = newest if newest is not None and newest.seq > seq else StatesAt(machine, segment, 0, seq, LastStates())
     for entity, state in found.states.items():
-        yield Change(0, entity, ENDED if state in ends else state, found.states.data.get(entity))
+        yield StateChange(0, entity, ENDED if state in ends else state, found.states.data.get(entity))
     for frame in _frames_after(path, segments, found, next_seq):
         yield from changes_in(decode_rows(frame.payload), machine, ends)
 

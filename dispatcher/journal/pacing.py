@@ -9,7 +9,7 @@ _WAIT_S: Final = 0.000_05
 """Long enough for another thread to take the interpreter."""
 
 
-class Pace:
+class ReadingPace:
     """Waits after every `piece_s` of the thread's processor time.
 
     Used by one thread, which calls `pause` after each small piece of its work.

@@ -26,7 +26,7 @@ class ReentrantAppendError(JournalError):
     """An append interrupted its own thread, which uses the file. It was refused, and may be tried again later."""
 
 
-class Gate:
+class TurnGate:
     """Closed at first, and opened once for all: those that wait, and those that come later. Any thread."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Gate:
         release_anyhow(self._lock)  # it may be open, and no thread be passing
 
 
-class DescriptorGate(Gate):
+class DescriptorGate(TurnGate):
     """A gate that lets all pass at once. Linux only.
 
     Raises:
@@ -63,12 +63,12 @@ class DescriptorGate(Gate):
         self._file.write(_MANY)
 
 
-def shared_gate() -> Gate:
+def shared_gate() -> TurnGate:
     """A gate for many threads, the best that the process can have."""
     try:
         return DescriptorGate()
     except OSError:
-        return Gate()
+        return TurnGate()
 
 
 class Append:
@@ -84,7 +84,7 @@ class Append:
         self.is_withdrawn = False  # its producer was interrupted and has gone; written by that producer
         # Where its producer waits to look at it again; None: nowhere yet. Written by that producer, which looks at
         # `is_done` once more before it waits there.
-        self.place: Gate | None = None
+        self.place: TurnGate | None = None
 
     def begin(self) -> bool:
         """The leader calls this before it writes the event. False: the event is to be left out."""

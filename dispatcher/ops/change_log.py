@@ -33,7 +33,7 @@ class KeptChange(NamedTuple):
     outcomes: Sequence[tuple[str, Outcome]]
 
 
-class ChangeLog:
+class ChangesMade:
     """The last changes of one app. Any thread, but `run`: one loop's thread."""
 
     def __init__(self) -> None:

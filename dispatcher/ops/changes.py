@@ -14,7 +14,7 @@ from weakref import ref
 from dispatcher.errors import JournalError
 from dispatcher.letter_target import MOST_AT_ONCE, LetterFate, LettersElsewhereError, LetterTarget
 from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, UnixMs, Whole, page_of
-from dispatcher.ops.change_log import ChangeLog, KeptChange, Outcome
+from dispatcher.ops.change_log import ChangesMade, KeptChange, Outcome
 from dispatcher.service import ServiceState
 from dispatcher.util.figures import counted
 from dispatcher.util.foreign import describe, tell
@@ -192,7 +192,7 @@ async def _change(
     request: Request,
     view: DispatcherView,
     operation: str,
-    make: Callable[Concatenate[ChangeLog, str, DispatcherView, P], T],
+    make: Callable[Concatenate[ChangesMade, str, DispatcherView, P], T],
     *args: P.args,
     **options: P.kwargs,
 ) -> T:
@@ -209,7 +209,7 @@ def _named(numbers: Sequence[int]) -> str:
 # -- their work: a thread of their own ---------------------------------------------------------------------------------
 
 
-def _redeliver(changes: ChangeLog, user: str, view: DispatcherView, numbers: list[int], journal: str) -> Redelivered:
+def _redeliver(changes: ChangesMade, user: str, view: DispatcherView, numbers: list[int], journal: str) -> Redelivered:
     try:
         found = _letters_of(view).redeliver(numbers, journal)
     except LettersElsewhereError as error:
@@ -237,7 +237,7 @@ def _fate(fate: LetterFate, view: ref[DispatcherView]) -> tuple[str, str]:
     return "posted", "not handled yet"
 
 
-def _discard(changes: ChangeLog, user: str, view: DispatcherView, numbers: list[int], journal: str) -> Discarded:
+def _discard(changes: ChangesMade, user: str, view: DispatcherView, numbers: list[int], journal: str) -> Discarded:
     try:
         found = _letters_of(view).discard(numbers, journal)
     except LettersElsewhereError as error:
@@ -254,7 +254,7 @@ def _discard(changes: ChangeLog, user: str, view: DispatcherView, numbers: list[
     )
 
 
-def _cancel(changes: ChangeLog, user: str, view: DispatcherView, keys: list[str]) -> Cancelled:
+def _cancel(changes: ChangesMade, user: str, view: DispatcherView, keys: list[str]) -> Cancelled:
     _check_runs(view)
     refused = {key: reason for key in dict.fromkeys(keys) if (reason := _not_cancelled(view, key))}
     outcomes = [
@@ -276,7 +276,7 @@ def _not_cancelled(view: DispatcherView, key: str) -> str:
         return f"cancelled in this run only: {error}"
 
 
-def _stop(changes: ChangeLog, user: str, view: DispatcherView) -> DispatcherStopping:
+def _stop(changes: ChangesMade, user: str, view: DispatcherView) -> DispatcherStopping:
     _check_runs(view)
     whole = view.group.name if view.group is not None else view.name
     try:

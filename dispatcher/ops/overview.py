@@ -177,7 +177,7 @@ def _failing(view: DispatcherView, sampler: Sampler, sight: Sight, now_ms: int) 
 
 
 class _Problems:
-    """What is wrong, told from the other parts of an overview."""
+    """What is wrong, by the other parts of an overview."""
 
     def __init__(
         self,
@@ -201,9 +201,11 @@ class _Problems:
         yield from map(self._of_flood, self._floods)
         yield from (self._of_failing(each) for each in self._failing if each.rate_10s)
         yield from (self._of_key(*each) for each in self._slow_keys())
-        told = {each.dispatcher for each in self._floods}
+        floods = {each.dispatcher for each in self._floods}
         for warned in self._health.warnings:
-            if warned.warning != "events_fail" and not (warned.warning == "queue_grows" and warned.dispatcher in told):
+            if warned.warning != "events_fail" and not (
+                warned.warning == "queue_grows" and warned.dispatcher in floods
+            ):
                 yield Problem(
                     problem=warned.warning,
                     dispatcher=warned.dispatcher,

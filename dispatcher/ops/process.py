@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PROC: Final = Path("/proc/self")
 _LOADED_S: Final = time.monotonic()
 _PACKAGES: Final = ("pydantic", "prometheus_client", "starlette", "uvicorn", "jinja2", "fastapi", "pyarrow", "pyspark")
-"""Whose versions are told where they are loaded, by the names of their modules."""
+"""Packages whose versions are shown if they are loaded, by the names of their modules."""
 
 
 class Reason(Answer):

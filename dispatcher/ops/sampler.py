@@ -45,7 +45,7 @@ class TypeFlood(NamedTuple):
     """How long it has grown."""
 
 
-class _OfType(NamedTuple):
+class _TypeCounts(NamedTuple):
     """The counters of one event type."""
 
     ended: float
@@ -114,13 +114,13 @@ class _TypeCounters:
             values.extend((handled.get(key, 0) + failed_of, failed_of, *handling.get(key, (0, 0.0))))
         before = self._samples[-1][1] if self._samples else array("d")
         self._samples.append((now_s, values))
-        width = len(_OfType._fields)
+        width = len(_TypeCounts._fields)
         since = [
             now - (before[at * width] if at * width < len(before) else 0) for at, now in enumerate(values[::width])
         ]
         return {key: int(ended) for key, ended in zip(places, since, strict=True) if ended > 0}
 
-    def over(self, window_s: float) -> tuple[float, dict[TypeKey, tuple[_OfType, _OfType]]]:
+    def over(self, window_s: float) -> tuple[float, dict[TypeKey, tuple[_TypeCounts, _TypeCounts]]]:
         """The seconds between the first and the last sample of the window, and the counters of each type there."""
         if len(self._samples) < 2:
             return 0.0, {}
@@ -129,10 +129,10 @@ class _TypeCounters:
         return end_s - begin_s, {key: (_of_type(first, at), _of_type(latest, at)) for key, at in self._places.items()}
 
 
-def _of_type(values: array[float], place: int) -> _OfType:
-    width = len(_OfType._fields)
+def _of_type(values: array[float], place: int) -> _TypeCounts:
+    width = len(_TypeCounts._fields)
     found = values[place * width : (place + 1) * width]
-    return _OfType(*found) if found else _OfType(0, 0, 0, 0.0)
+    return _TypeCounts(*found) if found else _TypeCounts(0, 0, 0, 0.0)
 
 
 class _SampleHistory:
@@ -325,7 +325,7 @@ def _per_second(count: int, span: tuple[_CounterSample, _CounterSample]) -> floa
     return round(max(0, count) / (span[1].at_s - span[0].at_s), 3)
 
 
-def _type_rate(first: _OfType, now: _OfType, took_s: float) -> TypeRate:
+def _type_rate(first: _TypeCounts, now: _TypeCounts, took_s: float) -> TypeRate:
     ended, timed = max(0, now.ended - first.ended), now.timed - first.timed
     failed = max(0, now.failed - first.failed)
     if timed > 0:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.metrics.transition_ring import ring
-from dispatcher.ops.change_log import ChangeLog
+from dispatcher.ops.change_log import ChangesMade
 from dispatcher.ops.config import OpsConfig
 from dispatcher.ops.letter_folders import LetterFolders
 from dispatcher.ops.sampler import Sampler, shared_sampler
@@ -80,7 +80,7 @@ class Ops:
         self.threads: Kept = Kept(1.0)
         self.log_levels: LogLevels = LogLevels()
         self.letters: LetterFolders = LetterFolders()
-        self.changes: ChangeLog = ChangeLog()
+        self.changes: ChangesMade = ChangesMade()
         if config.transitions_kept > ring.most:
             ring.resize(config.transitions_kept)
         elif not config.transitions_kept:

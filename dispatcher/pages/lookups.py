@@ -39,7 +39,7 @@ _READING: Final = Looked(problem="It is being read.")
 _BUSY: Final = Looked(problem="Too much else is being read. Reload the page to try again.")
 
 
-class _Kept(NamedTuple):
+class _KeptAnswer(NamedTuple):
     looked: Looked
     made_s: float
     took_s: float
@@ -52,7 +52,7 @@ class Lookups:
         self._scans = scans
         self._clock_s = clock_s
         self._turn = asyncio.Lock()  # the scans take one at a time, and refuse another
-        self._kept: dict[Any, _Kept] = {}  # oldest first
+        self._kept: dict[Any, _KeptAnswer] = {}  # oldest first
         self._tasks: dict[Any, asyncio.Task[Looked]] = {}
         self._unkept = 0  # look-ups without a key that have not ended
 
@@ -92,7 +92,7 @@ class Lookups:
         finally:
             del self._tasks[key]
 
-    async def _make(self, function: Callable[[], Any]) -> _Kept:
+    async def _make(self, function: Callable[[], Any]) -> _KeptAnswer:
         async with self._turn:
             begun_s = self._clock_s()
             try:
@@ -102,4 +102,4 @@ class Lookups:
             except _UNREADABLE as error:
                 looked = Looked(problem=one_line(str(error) if isinstance(error, DispatcherError) else describe(error)))
             now_s = self._clock_s()
-            return _Kept(looked, now_s, now_s - begun_s)
+            return _KeptAnswer(looked, now_s, now_s - begun_s)

@@ -43,7 +43,7 @@ def shown(text: str | None, most: int = 80) -> str:
 
 
 def words(text: str | None, most: int) -> str:
-    """As `shown`, but cut between two words: never within a number."""
+    """One line of at most `most` characters, cut between two words: never within a number."""
     if text is None or len(text) <= most:
         return shown(text, most)
     head = text[: most - 3]

@@ -32,13 +32,13 @@ class Setting(NamedTuple):
     """It differs from its default."""
 
 
-class Group(NamedTuple):
+class ThreadGroup(NamedTuple):
     """What is below one key, or one item of a list; folded."""
 
     path: str
     name: str
     settings: Sequence[Setting]
-    groups: Sequence[Group]
+    groups: Sequence[ThreadGroup]
     changed: Sequence[str]
     """What differs from the defaults, as keys joined by dots."""
     left_out: int | None
@@ -51,7 +51,7 @@ class _Found(NamedTuple):
     process: Process
     threads: Sequence[ThreadNow]
     threads_left_out: int
-    configuration: Sequence[Group]
+    configuration: Sequence[ThreadGroup]
     configured_left_out: int
 
 
@@ -81,17 +81,17 @@ def _read(name: str, sight: Sight, has_configuration: bool) -> _Found:
     )
 
 
-def _group(found: Configured, number: int) -> Group:
+def _group(found: Configured, number: int) -> ThreadGroup:
     return grouped(f"{number}", f"{found.name} ({found.kind})", found.settings, found.defaults)
 
 
-def grouped(path: str, name: str, value: Any, usual: Mapping[str, Any] | None) -> Group:
+def grouped(path: str, name: str, value: Any, usual: Mapping[str, Any] | None) -> ThreadGroup:
     """The lines and groups of a mapping, or of a list of mappings.
 
     `usual`: the defaults. If it is None, nulls and empty values are left out.
     """
     settings: list[Setting] = []
-    groups: list[Group] = []
+    groups: list[ThreadGroup] = []
     changed: list[str] = []
     for key, each in _entries(value, has_defaults=usual is not None):
         default = usual.get(key) if usual is not None else None
@@ -105,7 +105,7 @@ def grouped(path: str, name: str, value: Any, usual: Mapping[str, Any] | None) -
             settings.append(Setting(key, _text(each), usual is not None and each != default))
     changed = [*(each.key for each in settings if each.is_set), *changed]
     left_out = max(0, len(value) - _ITEMS_SHOWN) if isinstance(value, list) else None
-    return Group(path, name, settings, groups, changed, left_out)
+    return ThreadGroup(path, name, settings, groups, changed, left_out)
 
 
 def _entries(value: Any, *, has_defaults: bool) -> Iterator[tuple[str, Any]]:

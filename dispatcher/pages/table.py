@@ -16,7 +16,7 @@ from dispatcher.util.http_heads import takes
 from dispatcher.web.plain_answers import Refusal
 
 
-class Page(NamedTuple):
+class TablePage(NamedTuple):
     """One module of pages. `path`: its first address, below the root of the site."""
 
     name: str
@@ -26,13 +26,13 @@ class Page(NamedTuple):
 
 
 PAGES: Final = (
-    Page("overview", "Overview", overview.PATH, overview.routes),
-    Page("dispatcher", "Dispatchers", dispatchers.PATH, dispatchers.routes),
-    Page("failures", "Failures", failures.PATH, failures.routes),
-    Page("scheduled", "Scheduled", scheduled.PATH, scheduled.routes),
-    Page("entities", "Entities", "/entities", entities.routes),
-    Page("journal", "Journal", "/journal", journal.routes),
-    Page("process", "Process", "/process", process.routes),
+    TablePage("overview", "Overview", overview.PATH, overview.routes),
+    TablePage("dispatcher", "Dispatchers", dispatchers.PATH, dispatchers.routes),
+    TablePage("failures", "Failures", failures.PATH, failures.routes),
+    TablePage("scheduled", "Scheduled", scheduled.PATH, scheduled.routes),
+    TablePage("entities", "Entities", "/entities", entities.routes),
+    TablePage("journal", "Journal", "/journal", journal.routes),
+    TablePage("process", "Process", "/process", process.routes),
 )
 
 STATIC: Final = Route("/static/{name}", static_file, methods=["GET"])

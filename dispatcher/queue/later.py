@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dispatcher.errors import EventRefusedError, ForkedProcessError, QueueFullError
-from dispatcher.journal.turns import Gate, LaterAppend
+from dispatcher.journal.turns import LaterAppend, TurnGate
 from dispatcher.queue.entry import NEW, Entry
 from dispatcher.queue.futures import LatchedFuture
 from dispatcher.queue.inbox import Inbox
@@ -156,7 +156,7 @@ class LaterPost(LaterAppend):
         # Guarded by the inbox's lock: once it is being written, it is not withdrawn.
         self._is_running = False
         self._is_left_out = False  # by its caller
-        self._queued: Gate | None = None  # opened once it is queued, if somebody waits for that
+        self._queued: TurnGate | None = None  # opened once it is queued, if somebody waits for that
         self.problem: BaseException | None = None  # why it is not accepted; the journal's writer
 
     def withdraw(self) -> bool:
@@ -170,7 +170,7 @@ class LaterPost(LaterAppend):
         with self._inbox.lock:
             if self.is_done or self._inbox.write_ahead.is_writing_here():
                 return
-            gate = self._queued = self._queued or Gate()
+            gate = self._queued = self._queued or TurnGate()
         gate.wait()
 
     def begin(self) -> bool:

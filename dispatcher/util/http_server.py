@@ -41,7 +41,7 @@ _LOOK_S: Final = 0.01
 _LONGEST_HEAD: Final = 1 << 16
 
 
-class _Connection:
+class _AcceptedConnection:
     """What the server knows of a connection. Guarded by its server's `_lock`."""
 
     __slots__ = ("accepted_s", "waits")
@@ -87,7 +87,7 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         self._closing = threading.Event()
         self._lock = threading.Lock()  # leaf lock
         self._ended = threading.Condition(self._lock)  # a connection has ended
-        self._connections: dict[socket.socket, _Connection] = {}  # guarded by _lock; in the order of acceptance
+        self._connections: dict[socket.socket, _AcceptedConnection] = {}  # guarded by _lock; in the order of acceptance
         self._request_threads: list[threading.Thread] = []  # guarded by _lock; those that have ended go with the next
         super().__init__((str(address[0]), port), _Handler)
         self.set_app(application)
@@ -122,7 +122,7 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
                     return False
                 del self._connections[oldest]
                 _shut_down(oldest)
-            self._connections[request] = _Connection(self._clock_s())
+            self._connections[request] = _AcceptedConnection(self._clock_s())
         return True
 
     def _oldest_that_waits(self) -> socket.socket | None:
@@ -210,7 +210,7 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: the connection ended early. Clients may disconnect, and the server ends connections itself."""
 
-    def _end(self, is_over: Callable[[_Connection], bool]) -> None:
+    def _end(self, is_over: Callable[[_AcceptedConnection], bool]) -> None:
         with self._lock:
             for request, known in list(self._connections.items()):
                 if is_over(known):

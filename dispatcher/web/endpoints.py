@@ -60,7 +60,7 @@ async def error_answer(request: Request, refusal: Refusal) -> Response:
 
 
 def explained(request: Request, error: Exception) -> Refusal:
-    """What a client is told of an error. A fault of ours is logged."""
+    """The answer to a client for an error. A fault of ours is logged."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, DispatcherError):

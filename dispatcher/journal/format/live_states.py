@@ -82,7 +82,7 @@ class StatesAtStart(NamedTuple):
     states: LastStates
 
 
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """A change of an entity."""
 
     at: int
@@ -195,14 +195,14 @@ def follow_frame(states: LastStates, rows: RowsPayload, machine: str, ends: froz
         follow(states, _transitions(rows), targets)
 
 
-def changes_in(rows: RowsPayload, machine: str, ends: frozenset[str]) -> Iterator[Change]:
+def changes_in(rows: RowsPayload, machine: str, ends: frozenset[str]) -> Iterator[StateChange]:
     """The changes of the machine's entities that the transitions of a frame make, in order."""
     targets = _targets(rows, machine, ends)
     if targets.count(None) < len(targets):
         for kind, _, entity, at, data in _transitions(rows):
             target = targets[kind]
             if target is not None:
-                yield Change(at, entity, target, data)
+                yield StateChange(at, entity, target, data)
 
 
 def _targets(rows: RowsPayload, machine: str, ends: frozenset[str]) -> list[str | None]:

@@ -34,7 +34,7 @@ from dispatcher.journal.format.schema import EventRow, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segments
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.history import entity_history
-from dispatcher.journal.pacing import Pace
+from dispatcher.journal.pacing import ReadingPace
 
 EVENTS_OF_AN_ENTITY = 10
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -109,12 +109,12 @@ class Writing:
 
 
 @contextmanager
-def measured_pieces() -> Iterator[list[Pace]]:
+def measured_pieces() -> Iterator[list[ReadingPace]]:
     """The paces of the look-ups made meanwhile: they know the most processor time between two waits."""
-    paces: list[Pace] = []
+    paces: list[ReadingPace] = []
 
-    def made(piece_s: float) -> Pace:
-        paces.append(Pace(piece_s))
+    def made(piece_s: float) -> ReadingPace:
+        paces.append(ReadingPace(piece_s))
         return paces[-1]
 
     with mock.patch.object(history, "Pace", made):

@@ -12,7 +12,7 @@ from dispatcher import JournalError, JournalWriter
 from dispatcher.journal import group_commit, recover, turns
 from dispatcher.journal.format.frames import ACCEPTED
 from dispatcher.journal.group_commit import GroupCommit
-from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, ReentrantAppendError
+from dispatcher.journal.turns import Append, Gathering, LaterAppend, ReentrantAppendError, TurnGate
 from dispatcher.util import threads
 
 from ...kit import TIMEOUT_S, until
@@ -136,7 +136,7 @@ def test_an_interrupted_leader_wakes_the_next_though_the_first_has_ended(
 ) -> None:
     """The batch was pending again, and its first producer alone was woken, which had nothing to lead for."""
     ended, waiting = Append(b"ended"), Append(b"waiting")
-    ended.place, waiting.place = Gate(), Gate()
+    ended.place, waiting.place = TurnGate(), TurnGate()
     writer._group._pending.extend((ended, waiting))
 
     def interrupt() -> None:
@@ -159,11 +159,11 @@ def test_an_interrupted_producer_has_its_event_left_out_or_settled(
     first = Producer(writer, b"first")
     assert commits.entered.acquire(timeout=TIMEOUT_S)
 
-    def interrupt(_: Gate) -> None:
+    def interrupt(_: TurnGate) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(Gate, "wait", interrupt)
+        interrupted.setattr(TurnGate, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             writer.append_accepted(b"interrupted")
     second = Producer(writer, b"second")
@@ -185,15 +185,15 @@ def test_a_post_that_interrupts_a_waiting_one_waits_for_no_other_thread(
     nested: list[int] = []
     interrupted = threading.Event()
 
-    wait = Gate.wait
+    wait = TurnGate.wait
 
-    def interrupt(gate: Gate) -> None:
+    def interrupt(gate: TurnGate) -> None:
         if not interrupted.is_set():
             interrupted.set()
             nested.append(writer.append_accepted(b"nested"))
         wait(gate)
 
-    monkeypatch.setattr(Gate, "wait", interrupt)
+    monkeypatch.setattr(TurnGate, "wait", interrupt)
     outer = Producer(writer, b"outer")
     assert interrupted.wait(TIMEOUT_S)
     commits.goes_on.release(5)
@@ -325,14 +325,14 @@ def in_all_orders(
     stepped = {"Lock": TimedLock, "RLock": OwnedLock, "Thread": _baton.SteppedThread}
     for module in (group_commit, turns, threads):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
-    monkeypatch.setattr(group_commit, "shared_gate", Gate)
+    monkeypatch.setattr(group_commit, "shared_gate", TurnGate)
     monkeypatch.setattr(group_commit, "deque", _baton.SteppedDeque)
     monkeypatch.setattr(group_commit, "is_owned", lambda lock: lock._owner == threading.get_ident())
     for owner, names in (
         (GroupCommit, ("_waits", "_is_closing", "_has_ended")),
         (GroupCommit, ("_gate",)),
         (Append, ("is_done", "is_withdrawn", "place")),
-        (Gate, ("is_open",)),
+        (TurnGate, ("is_open",)),
         (Gathering, ("is_on",)),
     ):
         for name in names:

@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.journal.turns import DescriptorGate, Gate, shared_gate
+from dispatcher.journal.turns import DescriptorGate, TurnGate, shared_gate
 
 from ...kit import TIMEOUT_S, in_threads
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
-both = pytest.mark.parametrize("make", [Gate, pytest.param(DescriptorGate, marks=linux)])
+both = pytest.mark.parametrize("make", [TurnGate, pytest.param(DescriptorGate, marks=linux)])
 
 
 @both
-def test_all_that_wait_pass_once_it_is_open_and_so_do_those_that_come_later(make: Callable[[], Gate]) -> None:
+def test_all_that_wait_pass_once_it_is_open_and_so_do_those_that_come_later(make: Callable[[], TurnGate]) -> None:
     gate = make()
     passed: list[int] = []
     entered = threading.Barrier(9)
@@ -42,7 +42,7 @@ def test_all_that_wait_pass_once_it_is_open_and_so_do_those_that_come_later(make
 
 
 @both
-def test_it_may_be_opened_again_while_others_pass(make: Callable[[], Gate]) -> None:
+def test_it_may_be_opened_again_while_others_pass(make: Callable[[], TurnGate]) -> None:
     gate = make()
     assert not gate.is_open
 
@@ -52,7 +52,7 @@ def test_it_may_be_opened_again_while_others_pass(make: Callable[[], Gate]) -> N
 
 
 def test_it_may_be_opened_again_between_the_two_steps_of_one_that_passes() -> None:
-    gate = Gate()
+    gate = TurnGate()
     gate.open()
     lock = gate._lock
 
@@ -99,4 +99,4 @@ def test_without_a_descriptor_a_lock_serves(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(os, "eventfd", refuse)
 
-    assert type(shared_gate()) is Gate
+    assert type(shared_gate()) is TurnGate
