@@ -216,7 +216,7 @@ class LetterTarget:
     def discard(self, numbers: Sequence[int], journal_id: str) -> set[int]:
         """Remove letters from the folder, on the disk; returns those that were there.
 
-        Arguments, threads and errors are those of `redeliver`.
+        `redeliver` says what the arguments are, which threads may call it, and what it raises.
         """
         with self._writing_of(journal_id) as journal:
             there = {letter.seq for letter in read_unhandled(journal.path).events if is_letter(letter.line)}

@@ -1,8 +1,8 @@
 """Several of one component on a dispatcher, each with events, handlers and timers of its own.
 
-A scope posts each event in a `ScopedEvent`, whose type is a member of a twin: an Enum class that the scope makes for
-each one that it meets, and that is named after both, such as `batcher-a/JobEventType`. So the dispatcher routes, counts
-and stores the events of each scope as those of another class. Handlers get the events themselves.
+A scope posts each event in a `ScopedEvent`. Its type is a member of a twin: an Enum class that the scope makes for
+each Enum class of its events, named after both, such as `batcher-a/JobEventType`. To the dispatcher, the events of two
+scopes are of two classes: it routes, counts and stores them separately. Handlers get the original events.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class Service:
         return None
 
     def warning(self) -> tuple[str, str] | None:
-        """Return the name and detail of a sign that the service is getting into trouble, or None if there is none.
+        """Return a warning sign of trouble in the service as its name and detail, or None.
 
         For subclasses. Any thread can call it, and it doesn't block.
         """

@@ -1,8 +1,8 @@
 """Events of `async def` handlers with a rate: each waits for its turn once its key lets it begin.
 
-A line is the events that wait for one limiter, in their order. Only its first has a reservation. If that is withdrawn,
-the next one gets it, so what nobody waits for any more costs no turn. The alarm tells when a reservation's time has
-come.
+A line is the events that wait for one limiter, in their order. Only the first one has a reservation. If its event
+is withdrawn, the reservation goes to the next event, so a withdrawn event costs no turn. The alarm rings when the time
+of a reservation has come.
 """
 
 from __future__ import annotations

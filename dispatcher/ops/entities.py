@@ -183,7 +183,7 @@ def _mixed(text: bytes, nonce: bytes) -> bytes:
 
 
 class WantedHistory(NamedTuple):
-    """Which rows of an entity's history: the newest `limit`, or those of a later page."""
+    """The rows of an entity's history to look up: the newest `limit` rows, or those of an older page."""
 
     entity: str
     machine: str | None

@@ -1,7 +1,7 @@
-"""By what rule a schedule fires again and again: a period, or a cron expression in a time zone.
+"""The rule of a repeating schedule: a period, or a cron expression in a time zone.
 
-A rule is a function of times alone: it knows neither a clock nor what is posted. Its arguments are those of
-`post_every`, which the journal keeps as they are.
+A rule computes times from times. It reads no clock, and does not know the event. Its arguments are those of
+`post_every`, and the journal stores them unchanged.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ class Every(FiringRule):
 class Cron(FiringRule):
     """A cron expression in a time zone, as Debian's cron reads it. Its times are Unix ns.
 
-    An expression whose minute or hour begins with `*` follows the time that passes: where clocks go forward it has no
-    time in the hour that is left out, and where they go back it has those of the hour that comes twice, twice. Any
-    other has each of its times of day once on each day: one that is left out moves to the moment at which the clocks
-    go forward, and one that comes twice is the first of the two.
+    An expression whose minute or hour begins with `*` follows elapsed time. When clocks go forward, it does not fire in
+    the skipped hour. When they go back, it fires in both passes of the repeated hour. Any other expression fires once a
+    day at each of its times of day: a skipped time moves to the moment when the clocks go forward, and of a repeated
+    time only the first counts.
     """
 
     def __init__(self, cron: str, tz: str, misfire: Misfire, grace_s: float | None) -> None:

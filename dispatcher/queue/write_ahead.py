@@ -67,7 +67,7 @@ class Carried:
             )
 
     def values_in(self, context: Context) -> Values | None:
-        """The values of a post's context that go into the log; None: there are none."""
+        """The values of a post's context that are logged; None if the post has none."""
         if not self._variables:
             return None
         found = [[name, value] for name, each in self._variables.items() if (value := context.get(each)) is not None]

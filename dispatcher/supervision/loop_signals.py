@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class LoopSignals(StopSignals):
-    """Signals that stop a service, with a wait for tasks. The loop's own signal handlers, such as that of SIGHUP, stay.
+    """Signals that stop a service, with a wait for tasks. The loop keeps its own handlers, such as one for SIGHUP.
 
-    A loop that handles signals has its own wakeup descriptor, which wakes it for these as well: then that stays.
+    A loop that handles signals keeps its wakeup descriptor too, which wakes it for these signals as well.
     """
 
     def __init__(self) -> None:

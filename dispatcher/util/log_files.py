@@ -92,7 +92,7 @@ class _Guard:
             self._emit(record)
 
     def _leave_deleted(self) -> None:
-        """Have a deleted file opened again by its name: nobody could read what is written to it."""
+        """Open a deleted log file again by its name: nobody can read lines that go to the deleted one."""
         handler = self.handler
         if not isinstance(handler, logging.FileHandler) or handler.stream is None:
             return

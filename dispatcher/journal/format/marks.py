@@ -1,6 +1,6 @@
 """What the line of an accepted event says besides the event.
 
-Dispatchers without a journal import this, too, so it imports little itself.
+Dispatchers without a journal import this module too, so it imports little.
 """
 
 from __future__ import annotations
