@@ -344,9 +344,10 @@ class Inbox:
         if reason:
             return self.reject(reason, type_of(event))
         key = self.key_of(event) if self._key_functions else None
-        if self.write_ahead.keeps(event) or self.keeps_context(event):
+        if self.write_ahead.keeps_all or self.write_ahead.keeps(event) or self.keeps_context(event):
             entry = Entry(self, event, key=key)
-            self._keep_context(entry)
+            if self._keeping_context:
+                self._keep_context(entry)
         elif key is not None:
             if self._has_replaced(event, key):
                 return True
@@ -454,7 +455,7 @@ class Inbox:
         # An event that will supersede another one needs no room.
         if is_bounded and (entry.key is None or not self.is_queued(entry.key)):
             reason = self.room.take(entry, wait, is_nested)
-        if not reason and self.write_ahead.keeps(entry.event):
+        if not reason and (self.write_ahead.keeps_all or self.write_ahead.keeps(entry.event)):
             reason = self._log_ahead(entry)
             if reason == "reentrant":
                 return self.put_aside(entry)
@@ -472,8 +473,10 @@ class Inbox:
 
     def _log_ahead(self, entry: Entry) -> str:
         """Write the event ahead. Returns why its post is refused; empty: it is not."""
+        ahead, delivery = self.write_ahead, entry.delivery
         try:
-            entry.accepted_seq = self.write_ahead.accept(entry.event, self.write_ahead.marked(entry.context))
+            marks = None if delivery is None else ahead.marked(delivery.context)
+            entry.accepted_seq = ahead.accept(entry.event, marks)
         except ReentrantAppendError:
             return "reentrant"
         if entry.accepted_seq:

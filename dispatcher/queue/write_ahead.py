@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextvars import Context, ContextVar
 from enum import Enum
 from functools import cached_property
@@ -119,6 +119,10 @@ class WriteAhead:
         self.under_way: Collection[object] = journal.under_way if journal is not None else ()
         # Enum classes whose events are not logged; replaced by one thread at a time, any thread reads.
         self._passing: frozenset[type] = frozenset()
+        # Every event is logged, so that a post need not look at its class; one thread at a time, any thread reads.
+        self.keeps_all: bool = self.is_on
+        # The codec's; a cached property costs each post two look-ups; never changes
+        self._encode: Callable[[Any], bytes] | None = self._codec.encode if self.is_on else None
         # Of an earlier run; read when they are asked for, by one thread at a time, before the start.
         self._recovered: list[Current] | None = None
 
@@ -152,9 +156,10 @@ class WriteAhead:
         """From the next post on, log the events of the class, or not. One thread at a time."""
         others = self._passing - {event_type}
         self._passing = others if is_durable else others | {event_type}
+        self.keeps_all = self.is_on and not self._passing
 
     def keeps(self, event: Any) -> bool:
-        """Whether a post of the event logs it."""
+        """Whether a post of the event logs it. The hot path asks `keeps_all` first, which spares it the call."""
         return self.is_on and not (self._passing and type(type_of(event)) in self._passing)
 
     def hold(self) -> None:
@@ -215,8 +220,9 @@ class WriteAhead:
 
     def encode(self, event: Any, marks: Marks | None = None) -> bytes:
         """The event's line for `append_later`. Raises as `accept`, but not ReentrantAppendError."""
+        assert self._encode is not None
         try:
-            line = self._codec.encode(event)
+            line = self._encode(event)
             if marks is None or marks is _PLAIN:
                 return line
             from dispatcher.journal.format.event_codec import with_marks
