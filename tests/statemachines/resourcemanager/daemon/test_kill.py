@@ -135,18 +135,22 @@ def test_killed_at_any_moment_no_acknowledged_application_is_lost_or_doubled(
     for submitter in submitters:
         submitter.start()
 
-    for _ in range(KILLS):
-        daemons.start()
-        if is_given_up.wait(moments.uniform(0, LONGEST_LIFE_S)):
-            break
-        daemons.kill()
-    else:
-        daemons.start()
-    for submitter in submitters:
-        submitter.ends.set()
-        submitter.join(END_S)
-    assert [submitter.failure for submitter in submitters] == [None] * CLIENTS
     caller = Caller(daemons.folder, is_given_up)
+    try:
+        for number in range(KILLS):
+            daemons.start()
+            if number % 2:  # half of the daemons get to their work, however busy the machine is
+                caller.call("states")
+            if is_given_up.wait(moments.uniform(0, LONGEST_LIFE_S)):
+                break
+            daemons.kill()
+        else:
+            daemons.start()
+    finally:
+        for submitter in submitters:
+            submitter.ends.set()
+            submitter.join(END_S)
+        assert [submitter.failure for submitter in submitters] == [None] * CLIENTS
     ended = states_in_the_end(caller)
     caller.call("stop")
     caller.close()
@@ -158,7 +162,7 @@ def test_killed_at_any_moment_no_acknowledged_application_is_lost_or_doubled(
     states = {id: state for id, (_, state) in ended.items()}
     acknowledged = {id: name for submitter in submitters for id, name in submitter.acknowledged.items()}
     assert names == acknowledged
-    assert len(set(names.values())) == len(names) > KILLS // 4  # a daemon on a busy machine hardly lives
+    assert len(set(names.values())) == len(names) >= CLIENTS
     for submitter in submitters:
         assert submitter.seen_ended.items() <= states.items()
     store = sqlite_store(daemons.folder / "state.db")
@@ -167,4 +171,4 @@ def test_killed_at_any_moment_no_acknowledged_application_is_lost_or_doubled(
     store.stop()
     assert errors == []
     assert (exit_status, stored) == (0, states)
-    assert epoch > KILLS // 4  # the other daemons did not live long enough to begin their work
+    assert epoch > KILLS // 2
