@@ -78,6 +78,17 @@ def test_master_may_have_a_partition_of_its_own() -> None:
     assert partitions == [("gpu", ""), ("gpu", "gpu"), ("", "gpu")]
 
 
+def test_a_second_live_attempt_leaves_its_application_active_once(cluster: QueueCluster) -> None:
+    """It was pending beside: the search for the next application to activate found it again and again."""
+    app = cluster.add_app(queue="day")
+
+    for number in (1, 2):
+        cluster.add_attempt(app, number)
+
+    day = cluster.info("root.research.day")
+    assert (day.active_applications, day.pending_applications) == (1, 0)
+
+
 def test_full_queue_takes_no_more_until_one_ends(cluster: QueueCluster) -> None:
     first, _ = (cluster.add_app(queue="day") for _ in range(2))
     submission = ApplicationSubmission("job", ONE, queue="day")
