@@ -158,7 +158,7 @@ def concurrent() -> list[Module]:
     """What runs on a Python without a global interpreter lock."""
     return [
         module
-        for module in source()
+        for module in modules(source)
         if module.name.startswith(("dispatcher.", "statemachines.", "pipeline.streaming."))
     ]
 
