@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import base64
 import builtins
+import gc
+import hashlib
 import html
 import importlib
 import inspect
 import logging
 import re
-from collections.abc import Container, Sequence
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -22,8 +27,9 @@ from docstrings import shows_every_field
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import pending_xref, toctree
 from sphinx.application import Sphinx
+from sphinx.domains.python import PythonDomain
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
@@ -37,16 +43,21 @@ _SMALLEST = 0.6
 """A diagram shrinks to this part of its width to fit the screen; beyond that it scrolls, so that it stays readable."""
 
 
-@cache
-def drawn(source: str) -> str:
-    """The SVG of a diagram.
+def drawn(source: str, folder: Path) -> str:
+    """The SVG of a diagram; it is kept in the folder, for drawing one takes a second.
 
     Raises:
         mermaidx.engines._common.MermaidRenderError: Mermaid does not understand it.
     """
-    import mermaidx
+    key = hashlib.sha256(f"{version('mermaidx')}\n{source}".encode()).hexdigest()
+    kept = folder / f"{key}.svg"
+    if not kept.exists():
+        import mermaidx
 
-    return str(mermaidx.render(source, theme="neutral").svg())
+        svg = str(mermaidx.render(source, theme="neutral").svg())
+        folder.mkdir(parents=True, exist_ok=True)
+        kept.write_text(svg, encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
 
 
 class Mermaid(SphinxDirective):
@@ -58,7 +69,7 @@ class Mermaid(SphinxDirective):
         source = "\n".join(self.content)
         described = re.search(r"^\s*accDescr:\s*(.+)$", source, re.MULTILINE)
         try:
-            svg = drawn(source)
+            svg = drawn(source, Path(self.env.doctreedir) / "diagrams")
         except Exception as error:
             raise self.error(f"the diagram cannot be drawn: {error}") from error
         width = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+)', svg)
@@ -180,8 +191,8 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
         target = of_dispatcher
     found = [
         name
-        for name, entry in domain.objects.items()
-        if name.endswith(f".{target}") and ("." in target or entry.objtype in _LINKED)
+        for name in _by_last_part(domain)[target.rpartition(".")[2]]
+        if name.endswith(f".{target}") and ("." in target or domain.objects[name].objtype in _LINKED)
     ]
     if len({domain.objects[name].node_id for name in found}) == 1:
         entry = domain.objects[found[0]]
@@ -194,6 +205,16 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     return content if not names_ours or _exists(target) else None
 
 
+@cache
+def _by_last_part(domain: PythonDomain) -> Mapping[str, Sequence[str]]:
+    """The names of all entries, once every page has been read."""
+    names = defaultdict(list)
+    for name in domain.objects:
+        names[name.rpartition(".")[2]].append(name)
+    return names
+
+
+@cache
 def _exists(path: str) -> bool:
     """Whether a dotted path names a module of ours, or something in one."""
     parts = path.split(".")
@@ -224,6 +245,31 @@ def name_others(app: Sphinx, document: nodes.document) -> None:
             node["reftarget"] = f"pyspark.sql.{name}"
 
 
+def keep_titles(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], document: nodes.document | None
+) -> None:
+    """Make the tree of all pages from their titles alone: the reference has thousands of entries that it leaves out."""
+    with_all = context["toctree"]
+
+    def with_titles(**options: Any) -> str:
+        contents, app.env.tocs = app.env.tocs, _titles(app.env)
+        try:
+            return str(with_all(**options))
+        finally:
+            app.env.tocs = contents
+
+    context["toctree"] = with_titles
+
+
+@cache
+def _titles(env: BuildEnvironment) -> dict[str, nodes.bullet_list]:
+    """Each page's table of contents without its sections, once every page has been read."""
+    titles = {page: contents.deepcopy() for page, contents in env.tocs.items()}
+    for item in (item for contents in titles.values() for item in contents if len(item) > 1):
+        item[1][:] = list(item[1].findall(toctree))
+    return titles
+
+
 def is_worth_a_warning(record: logging.LogRecord) -> bool:
     """A toctree for the pages of a folder that are still to come is not. Its warning has no type to suppress it by."""
     return getattr(record, "subtype", None) != "empty_glob"
@@ -235,4 +281,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("package", Package)
     app.connect("doctree-read", name_others)
     app.connect("missing-reference", resolve, priority=900)  # after intersphinx
+    app.connect("html-page-context", keep_titles, priority=100)  # before the theme
+    gc.disable()  # collections took much of a build, which ends with its process
     return {"parallel_read_safe": True}
