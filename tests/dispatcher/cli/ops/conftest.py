@@ -10,21 +10,24 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dispatcher.util import figures
-
 from ....kit.commands import Ended, run_here
 from .fake_daemon import NOW_MS, Answers, FakeDaemon
 
 Start = Callable[..., FakeDaemon]
-
-
 Run = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)
 def today(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the day of the fake daemon's times, which are shown without a date."""
-    monkeypatch.setattr(figures, "local_now", lambda: time.localtime(NOW_MS / 1000))
+    monkeypatch.setattr("dispatcher.util.figures.local_now", lambda: time.localtime(NOW_MS / 1000))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands give a daemon 0.2 s for an answer."""
+    monkeypatch.setattr("dispatcher.cli.ops.client.Client.__init__.__defaults__", (0.2,))
+    monkeypatch.setattr("dispatcher.cli.ops.ps._TIMEOUT_S", 0.2)
 
 
 @pytest.fixture

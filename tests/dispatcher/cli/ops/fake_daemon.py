@@ -45,6 +45,8 @@ class FakeDaemon:
             def do_GET(self) -> None:
                 daemon.answer(self)
 
+            do_POST = do_GET
+
             def log_message(self, *_: object) -> None:
                 pass
 

@@ -14,10 +14,6 @@ from typing import NamedTuple
 
 import pytest
 
-from dispatcher.cli import console
-from dispatcher.cli.ops import ps as ps_module
-from dispatcher.cli.ops.client import Client
-
 from ....kit.certificates import NEEDS_OPENSSL, Authority
 from ....kit.lines import assert_lines
 from . import fake_daemon as fake
@@ -198,10 +194,10 @@ def test_ps_without_a_daemon_says_so(run: Run, folder: Path) -> None:
     assert ended.err == f"no running daemon found for this user; a daemon opens its socket in {folder}\n"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_ps_lists_daemons_that_do_not_answer_and_names_sockets_that_were_left(
-    run: Run, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, start: Start, folder: Path
 ) -> None:
-    monkeypatch.setattr(ps_module, "_TIMEOUT_S", 0.2)
     release = threading.Event()
     start("late", 1, {"": lambda handler: release.wait(30)})
     start("odd", 2, {"": fake.raw(b"nonsense\n")})
@@ -227,7 +223,7 @@ def test_ps_on_80_columns_shows_a_whole_name_and_who_floods(
     run: Run, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name, which the other commands take, was cut to that of its dispatcher."""
-    monkeypatch.setattr(console, "_MOST_WIDTH", 80)
+    monkeypatch.setattr("dispatcher.cli.console._MOST_WIDTH", 80)
     start("ResourceManager", 4711, flooded())
 
     title, row = run("ps").out.splitlines()
@@ -342,11 +338,11 @@ def test_what_a_daemon_says_is_printed_escaped(command: tuple[str, ...], run: Ru
     assert r"\x1b[2J" in run(*command).out
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_an_answer_that_is_late_or_nonsense_is_one_line_and_exit_code_1(
-    command: tuple[str, ...], run: Run, start: Start, monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], run: Run, start: Start
 ) -> None:
-    monkeypatch.setattr(Client.__init__, "__defaults__", (0.2,))
     release = threading.Event()
     start("late", 1, {"": lambda handler: release.wait(30)})
     start("odd", 2, {"": fake.raw(b"nonsense\n")})
@@ -365,7 +361,6 @@ def test_an_answer_that_is_late_or_nonsense_is_one_line_and_exit_code_1(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "several daemons are running: rm (4711), web (12); give one's name or process id"),
         (("am",), "no daemon 'am': running are rm (4711), web (12); give a name, a process id, unix:PATH or a URL"),
         (("http://",), "http://: not a daemon's URL; "),
         (("ftp://host",), "ftp://host: not a daemon's URL; "),
@@ -378,6 +373,8 @@ def test_an_answer_that_is_late_or_nonsense_is_one_line_and_exit_code_1(
         (("unix:///nowhere/a.sock", "--ca", "x.pem"), "--ca x.pem: applies to https URLs only"),
         (("unix:///nowhere/a.sock",), ": /nowhere/a.sock: no process is listening there; "),
         (("unix:/nowhere/a.sock",), "/nowhere/a.sock: no process is listening there; "),
+        (("unix:" + "x" * 500,), "AF_UNIX path too long"),
+        (("http://127.0.0.1:1",), "http://127.0.0.1:1: no process is listening there; "),
         (("rm", "--ca", "x.pem"), "--ca x.pem: applies to https URLs only; "),
         (("http://127.0.0.1:1", "--ca", "x.pem"), "http://127.0.0.1:1: --ca applies to https URLs only"),
         (("https://host", "--ca", "no.pem"), "No such file or directory"),
@@ -470,11 +467,11 @@ def test_a_certificate_is_trusted_by_its_authority_alone(run: Run, authority: Au
 
 
 @NEEDS_OPENSSL
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=repr)
 def test_a_byte_now_and_then_does_not_move_the_deadline_over_tls(
-    head: bytes, run: Run, authority: Authority, tls: fake.FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    head: bytes, run: Run, authority: Authority, tls: fake.FakeDaemon
 ) -> None:
-    monkeypatch.setattr(Client.__init__, "__defaults__", (0.5,))
     release = threading.Event()
     tls.answers = {"": fake.dripping(head, release)}
     try:
@@ -483,7 +480,7 @@ def test_a_byte_now_and_then_does_not_move_the_deadline_over_tls(
         release.set()
 
     assert ended.code == 1
-    assert "no answer within 0.5 s" in ended.err
+    assert "no answer within 0.2 s" in ended.err
 
 
 def test_plain_http_where_the_daemon_speaks_tls_and_the_reverse(run: Run, folder: Path) -> None:
@@ -495,10 +492,8 @@ def test_plain_http_where_the_daemon_speaks_tls_and_the_reverse(run: Run, folder
     assert "not an answer of the ops API: SSLError" in ended.err
 
 
-def test_a_listener_that_never_speaks_is_given_up_during_the_handshake(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Client.__init__, "__defaults__", (0.2,))
+@pytest.mark.usefixtures("impatient")
+def test_a_listener_that_never_speaks_is_given_up_during_the_handshake(run: Run, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ended = run("status", f"https://127.0.0.1:{silent.getsockname()[1]}")
 
@@ -506,26 +501,17 @@ def test_a_listener_that_never_speaks_is_given_up_during_the_handshake(
     assert "no answer within 0.2 s" in ended.err
 
 
-def test_the_help_of_the_command_imports_neither_textual_nor_what_talks_to_daemons() -> None:
-    code = (
-        "import sys; from dispatcher.cli.group import command_line; command_line();"
-        "print([name for name in sys.modules if name in ('textual', 'starlette', 'dispatcher.cli.ops.client')])"
-    )
-
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    assert loaded.stdout.strip() == "[]"
-
-
-def test_only_top_imports_textual() -> None:
+def test_the_help_imports_nothing_that_talks_to_daemons_and_only_top_imports_textual() -> None:
     code = (
         "import sys\nfrom dispatcher.cli import main\n"
-        "for command in ('status', 'ps', 'stack'):\n"
-        "    sys.argv = ['dispatcher', command, '--help']\n"
+        "for command in ((), ('status',), ('ps',), ('stack',)):\n"
+        "    sys.argv = ['dispatcher', *command, '--help']\n"
         "    try: main()\n"
-        "    except SystemExit as ended: print(command, ended.code, 'textual' in sys.modules, file=sys.stderr)"
+        "    except SystemExit as ended:\n"
+        "        talks = [name for name in sys.modules if name in ('starlette', 'dispatcher.cli.ops.client')]\n"
+        "        print(*command, ended.code, talks, 'textual' in sys.modules, file=sys.stderr)"
     )
 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
-    assert ended.stderr.split("\n") == ["status 0 False", "ps 0 False", "stack 0 False", ""]
+    assert ended.stderr.splitlines() == ["0 [] False", "status 0 [] False", "ps 0 [] False", "stack 0 [] False"]

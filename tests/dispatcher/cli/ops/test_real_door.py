@@ -11,22 +11,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'central-dispatcher[web]'")
-pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
-
-from dispatcher.cli.ops.options import address_again, address_of
-from dispatcher.cli.ops.top.app import FrameWidget, TopApp
-from dispatcher.cli.ops.top.state import Wish
-from dispatcher.cli.ops.top.watching import DaemonWatcher
-from dispatcher.ops.entities import EntityDetails
 
 from ....kit import until
 from ....kit.commands import COMMAND, ROOT, TIMEOUT_S, read_until
 from ....kit.lines import assert_lines
 from .conftest import Run
+from .screen import app_of, look_at, shown
 
 pytestmark = pytest.mark.long
 
@@ -114,19 +109,16 @@ def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path
     )
     try:
         read_until(process, "metrics: ")
-        watcher = DaemonWatcher(lambda last: address_of("ResourceManager", None, None))
 
-        def entity() -> EntityDetails | str | None:
-            return watcher.look(Wish(entity="node1:45454")).entity
+        def entity(name: str) -> Any:
+            return look_at("ResourceManager", entity=name).entity
 
-        until(lambda: isinstance(entity(), EntityDetails), "the node is known")
-        found, unknown = entity(), watcher.look(Wish(entity="node9:1")).entity
-        watcher.close()
+        until(lambda: not isinstance(entity("node1:45454"), str), "the node is known")
+        found, unknown = entity("node1:45454"), entity("node9:1")
     finally:
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)
 
-    assert isinstance(found, EntityDetails)
     assert (found.machine, found.state) == ("RMNode", "RUNNING")
     assert [row.what for row in found.history.items if row.from_state == "NEW"] == ["NEW -> RUNNING on STARTED"]
     assert (
@@ -136,24 +128,24 @@ def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path
 
 def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:
     async def scenario() -> None:
-        app = TopApp(DaemonWatcher(lambda last: address_again(last, None, None, None)))
+        app = app_of()
         async with app.run_test(size=(80, 24)) as pilot:
 
-            async def shown(text: str) -> None:
+            async def shows(text: str) -> None:
                 deadline_s = time.monotonic() + TIMEOUT_S
-                while text not in app.query_one(FrameWidget).render().plain:
-                    assert time.monotonic() < deadline_s, app.query_one(FrameWidget).render().plain
+                while text not in shown(app):
+                    assert time.monotonic() < deadline_s, shown(app)
                     await pilot.pause()
 
-            await shown(f"pid {daemon.process.pid}")
+            await shows(f"pid {daemon.process.pid}")
             daemon.process.kill()
-            await shown("reconnecting")
+            await shows("reconnecting")
             again = await asyncio.to_thread(Daemon, "rm", folder)
             try:
-                await shown(f"pid {again.process.pid}")
+                await shows(f"pid {again.process.pid}")
                 again.do("hang")
-                await shown("RUNNING for")
-                await shown("wait_for_a_database")
+                await shows("RUNNING for")
+                await shows("wait_for_a_database")
             finally:
                 await asyncio.to_thread(again.end)
 

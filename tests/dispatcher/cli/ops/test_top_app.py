@@ -14,14 +14,9 @@ pytest.importorskip("textual", reason="textual is not installed: pip install 'ce
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from dispatcher.cli.ops.options import address_again
-from dispatcher.cli.ops.top import watching
-from dispatcher.cli.ops.top.app import FrameWidget, Help, TopApp
-from dispatcher.cli.ops.top.frame import LEAST_HEIGHT, LEAST_WIDTH
-from dispatcher.cli.ops.top.watching import DaemonWatcher
-
 from . import fake_daemon as fake
 from .conftest import Start
+from .screen import TopApp, app_of, shown, shows_help
 
 pytestmark = pytest.mark.long
 
@@ -93,7 +88,7 @@ class Screen:
         self._start(name, int(pid), ANSWERS[answers]())
 
     async def help(self, is_open: str) -> None:
-        assert isinstance(self.app.screen, Help) is (is_open == "open")
+        assert shows_help(self.app) is (is_open == "open")
 
     async def connected(self) -> None:
         assert self.app.state.lost is None
@@ -105,8 +100,7 @@ class Screen:
     @property
     def lines(self) -> list[str]:
         """With `_` for each space."""
-        frame = self.app.screen_stack[0].query_one(FrameWidget).render().plain
-        return frame.replace(" ", "_").splitlines()
+        return shown(self.app).replace(" ", "_").splitlines()
 
     async def until(self, holds: Callable[[], object], what: object) -> None:
         deadline_s = time.monotonic() + TIMEOUT_S
@@ -117,14 +111,14 @@ class Screen:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "INTERVAL_S", 0.05)
+    monkeypatch.setattr("dispatcher.cli.ops.top.watching.INTERVAL_S", 0.05)
 
 
 def show(
     start: Start, script: str, answers: str = "calm", size: tuple[int, int] = (80, 24), daemon: str | None = None
 ) -> TopApp:
     """Play a script on the screen of a daemon, by default of the only one that there is."""
-    app = TopApp(DaemonWatcher(lambda last: address_again(last, daemon, None, None)))
+    app = app_of(daemon)
     fake_daemon = start("rm", 4711, ANSWERS[answers]())
 
     async def run() -> None:
@@ -189,11 +183,11 @@ def test_a_daemon_without_dispatchers_has_a_frame(start: Start) -> None:
 
 def test_the_help_fits_the_least_terminal(start: Start) -> None:
     """Its first and last lines were outside."""
-    app = TopApp(DaemonWatcher(lambda last: address_again(last, None, None, None)))
+    app = app_of()
     start()
 
     async def run() -> None:
-        async with app.run_test(size=(LEAST_WIDTH, LEAST_HEIGHT)) as pilot:
+        async with app.run_test(size=(60, 16)) as pilot:
             await pilot.press("question_mark")
             await pilot.pause()
             help = app.screen.query_one(Static).region
