@@ -1,11 +1,13 @@
 """A user's script passes `mypy --strict`, against the wheel and against an editable install, without our settings.
 
-The scripts are the examples of the documents, as a user copies them, and those in examples/.
+The scripts are the examples of the documents, as a user copies them, those in examples/, and those in tests/typing/:
+what may be written, and mistakes that mypy has to find.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 
 from .documents import PAGES, examples_of, module_for
 from .installs import PACKAGES, ROOT, TIMEOUT_S, build_wheel, copy_tree, install_editable, pip
+from .test_typing import ACCEPTED, MISTAKES, REJECTED
 
 pytestmark = pytest.mark.long
 
@@ -124,6 +127,8 @@ def scripts_in(folder: Path) -> list[Path]:
                 (folder / f"{script}.py").write_text(text, encoding="utf-8")
     for example in (ROOT / "examples").glob("*.py"):
         shutil.copy(example, folder / f"example_{example.name}")
+    for program in (ACCEPTED, REJECTED):
+        shutil.copy(program, folder)
     (folder / "functions.py").write_text(FUNCTIONS, encoding="utf-8")
     return sorted(folder.glob("*.py"))
 
@@ -139,11 +144,11 @@ def python(tmp_path: Path) -> Path:
     return home / "bin/python"
 
 
-def mypy(python: Path, scripts: list[Path]) -> str:
-    """What `mypy --strict` of this environment says about scripts that run with `python`."""
+def mypy(python: Path, scripts: list[Path]) -> list[str]:
+    """What `mypy --strict` of this environment says about scripts that run with `python`: its lines without notes."""
     # What mypy knows of other packages stays for the next run.
     cache = ROOT / ".mypy_cache" / "users"
-    options = ["--strict", "--config-file=", f"--python-executable={python}", f"--cache-dir={cache}"]
+    options = ["--strict", "--no-pretty", "--config-file=", f"--python-executable={python}", f"--cache-dir={cache}"]
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", *options, *(script.name for script in scripts)],
         capture_output=True,
@@ -152,7 +157,7 @@ def mypy(python: Path, scripts: list[Path]) -> str:
         check=False,
         cwd=scripts[0].parent,
     )
-    return checked.stdout + checked.stderr
+    return [line for line in (checked.stdout + checked.stderr).splitlines() if ": note: " not in line]
 
 
 def install_wheel(tree: Path, python: Path) -> None:
@@ -169,7 +174,11 @@ def test_every_example_passes_mypy_strict(install: Callable[[Path, Path], None],
     scripts = scripts_in(tmp_path / "scripts")
     assert {"page_readme", "page_docs_async_io_spark"} <= {script.stem for script in scripts}
 
-    assert mypy(python, scripts) == f"Success: no issues found in {len(scripts)} source files\n"
+    *errors, last = mypy(python, scripts)
+
+    assert last == f"Found {len(errors)} errors in 1 file (checked {len(scripts)} source files)"
+    places = [re.match(r"(.+?):(\d+): error: ", line) for line in errors]
+    assert {(place[1], int(place[2])) for place in places if place} == MISTAKES
 
 
 def test_a_configuration_tells_its_defaults_to_a_type_checker() -> None:
