@@ -1,4 +1,4 @@
-"""Parts of collectors: objects by name for as long as they are in use, and one collector in each registry."""
+"""Parts of collectors: objects by name for as long as they are in use, one collector in each registry, histograms."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import gc
 import weakref
 from collections.abc import Iterator
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -13,6 +16,8 @@ from dispatcher.util.histogram import Histogram
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
 from ...kit import in_threads
+
+INFINITY = float("inf")
 
 
 class Counted:
@@ -87,3 +92,49 @@ def test_a_histogram_has_its_buckets_and_its_sum_in_seconds() -> None:
     samples = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
     assert samples[("times_seconds_sum", None)] == 0.003
     assert samples[("times_seconds_bucket", "+Inf")] == samples[("times_seconds_count", None)] == 3
+
+
+def test_an_empty_histogram_has_all_its_buckets() -> None:
+    buckets = Histogram().buckets()
+
+    assert [count for _, count in buckets] == [0] * 32
+    assert buckets[0][0] == pytest.approx(1.024e-6)
+    assert buckets[-2][0] == pytest.approx(1099.5, rel=1e-3)
+    assert buckets[-1][0] == INFINITY
+
+
+@pytest.mark.parametrize("duration_ns", [0, 1, 1023, 1024, 1025, 10**6, 2**40 - 1, 2**40, 2**63, 2**70])
+def test_a_duration_is_in_the_buckets_whose_bound_it_does_not_pass(duration_ns: int) -> None:
+    histogram = Histogram()
+
+    histogram.observe(duration_ns)
+
+    # A duration of exactly 2**n is counted one bucket higher: the bounds are exclusive.
+    assert histogram.buckets() == [
+        (bound_s, 1 if bound_s == INFINITY or duration_ns < round(bound_s * 1e9) else 0)
+        for bound_s, _ in histogram.buckets()
+    ]
+    assert histogram.total_ns == duration_ns
+
+
+def test_a_negative_duration_counts_as_none() -> None:
+    histogram = Histogram()
+
+    histogram.observe(-5)
+
+    assert histogram.buckets()[0][1] == 1
+    assert histogram.total_ns == 0
+
+
+@given(st.lists(st.integers(0, 2**45)))
+def test_buckets_are_cumulative_and_the_last_one_counts_all(durations_ns: list[int]) -> None:
+    histogram = Histogram()
+
+    for duration_ns in durations_ns:
+        histogram.observe(duration_ns)
+
+    bounds, counts = zip(*histogram.buckets(), strict=True)
+    assert list(bounds) == sorted(set(bounds))
+    assert list(counts) == sorted(counts)
+    assert counts[-1] == len(durations_ns)
+    assert histogram.total_ns == sum(durations_ns)

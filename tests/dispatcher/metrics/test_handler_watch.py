@@ -14,9 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
-from dispatcher.dispatching.monitor import HandlerWatch, Run, SlowRuns, check_every_ms
-from dispatcher.mailbox import Mail
-from dispatcher.routes import Route
+from dispatcher.dispatching.monitor import HandlerWatch, Run, SlowRuns
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, until
@@ -25,7 +23,8 @@ from ...kit.dispatchers import hold
 Make = Callable[..., AsyncDispatcher]
 
 WARN_AFTER_S = 0.001
-CHECK_MS = check_every_ms(DispatcherConfig(handler_warn_after_s=WARN_AFTER_S))
+CHECK_MS = 10
+"""Between two looks of the watch."""
 
 
 class Rare(Enum):
@@ -199,81 +198,47 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
     until(lambda: (dispatcher.stats().handler_running_s, shown()) == (0.0, 0.0))
 
 
-SECOND_NS = 1_000_000_000
-
-
-class Runs:
-    """What a HandlerWatch sees, and what it does."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-        self.current: Run | None = None
-        self.cut_short_at_ns: list[int] = []
-        self.slow = SlowRuns("w", 1.0)
-        self.watch = HandlerWatch(
-            "w",
-            self.slow,
-            lambda: self.current,
-            lambda: ". It is here: ...",
-            lambda: None,
-            lambda: self.cut_short_at_ns.append(self.now_ns),
-            batch_ns=SECOND_NS // 4,
-            clock_ns=lambda: self.now_ns,
-        )
-
-    def check(self, since_s: float | None, now_s: float, subject: Any = "subject") -> None:
-        kind: Any = "mail" if isinstance(subject, Mail) else "event"
-        self.current = None if since_s is None else Run(kind, subject, int(since_s * SECOND_NS))
-        self.now_ns = int(now_s * SECOND_NS)
-        self.watch.check()
-
-
-def test_the_watch_tells_each_long_run_once(caplog: pytest.LogCaptureFixture) -> None:
-    runs = Runs()
-
-    runs.check(None, 5)
-    runs.check(5, 5.999)  # not long enough
-    runs.check(5, 6)  # long
-    runs.check(5, 60)  # the same
-    runs.check(60, 60.5)  # the next, not long enough
-    runs.check(60, 61)  # long
-
-    assert warnings(caplog) == ["w: a handler has run for 1 s, at work on 'subject'. It is here: ..."] * 2
-    assert runs.cut_short_at_ns == [int(5.999 * SECOND_NS), int(60.5 * SECOND_NS)]  # each batch once
-
-
-def test_the_watch_tells_a_long_mail_by_its_description(caplog: pytest.LogCaptureFixture) -> None:
-    runs = Runs()
-    mail = Mail(lambda: None, 0, "call of %r", enter_long)
-
-    runs.check(5, 15, mail)
-
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line == f"w: a mail has run for 10 s: call of {enter_long!r}. It is here: ..."
-    assert runs.cut_short_at_ns == []
-
-
-@pytest.mark.parametrize("ends_first", [True, False])
-def test_the_end_of_a_long_run_is_logged_once_by_the_later_of_two_threads(
-    ends_first: bool, caplog: pytest.LogCaptureFixture
+def test_a_run_that_ends_while_it_is_logged_is_logged_once_more_with_its_duration(
+    make: Make, clock: ManualClock, turns: Turns
 ) -> None:
-    slow = SlowRuns("w", 1.0)
-    steps = [lambda: slow.mail_ended(Mail(lambda: None, 0, "load"), 5, 5 + 73_200_000_000), lambda: slow.announced(5)]
+    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S)
+    dispatcher = make(config, name="w", handler=turns.handle_slowly, time_service=clock)
+    lines: list[str] = []
 
-    for step in steps if ends_first else reversed(steps):
-        assert not caplog.records
-        step()
+    class Ending(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+            if "has run for" in lines[-1]:
+                turns.go_on.release()
+                assert dispatcher.await_drained(TIMEOUT_S)
 
-    assert [record.getMessage() for record in caplog.records] == ["w: a mail has ended: load took 73.2 s"]
+    log, ending = logging.getLogger("dispatcher.async_dispatcher"), Ending(logging.WARNING)
+    dispatcher.post(Numbered())
+    enter_long(dispatcher, turns)
+    log.addHandler(ending)
+    try:
+        clock.advance(CHECK_MS)
+    finally:
+        log.removeHandler(ending)
+
+    assert [line.partition(" <Numbered")[0] for line in lines[1:]] == ["w: a handler has ended:"]
 
 
-def test_the_end_of_a_slow_run_that_was_not_logged_is_not_logged_either(caplog: pytest.LogCaptureFixture) -> None:
-    slow = SlowRuns("w", 1.0)
+def test_the_end_of_a_slow_run_that_was_not_logged_is_not_logged_either(
+    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S)
+    dispatcher = make(config, handler=turns.handle_slowly, time_service=clock)
+    register_metrics(dispatcher, registry)
+    dispatcher.post(Numbered())
+    enter_long(dispatcher, turns)
 
-    slow.event_ended(Route(None), "event", 5, 5 + 2 * SECOND_NS)
-    slow.announced(6)  # of another run
+    turns.go_on.release()
+    assert dispatcher.await_drained(TIMEOUT_S)
 
-    assert not caplog.records
+    assert of_slow(registry)["Work", "DO"] == 1
+    assert caplog.text == ""
 
 
 def test_a_mail_that_hangs_is_shown_logged_and_counted(
@@ -332,7 +297,8 @@ def test_a_slow_event_is_counted_by_its_type_and_its_end_is_logged(
         assert dispatcher.await_drained(TIMEOUT_S)
         until(lambda: "has ended" in caplog.text)
 
-    assert caplog.records[-1].getMessage().startswith("central: a handler has ended: <Numbered Work.DO> took ")
+    [_, ended] = [record.getMessage() for record in caplog.records]
+    assert ended.startswith("central: a handler has ended: <Numbered Work.DO> took ")
     assert of_slow(registry)["Work", "DO"] == 1
 
 
@@ -359,7 +325,7 @@ def test_a_slow_event_at_the_end_of_a_quick_batch_is_counted_by_its_type(
         TIMEOUT_S
     )
     enter_long(dispatcher, turns, 0.25)
-    clock.advance(check_every_ms(config))
+    clock.advance(1000)
     turns.go_on.release()
     assert dispatcher.await_drained(TIMEOUT_S)
     until(lambda: of_slow(registry).get(("Rare", "SLOW")) == 1)
@@ -368,8 +334,12 @@ def test_a_slow_event_at_the_end_of_a_quick_batch_is_counted_by_its_type(
 
 
 @pytest.mark.parametrize(("warn_after_s", "every_ms"), [(None, 1000), (10.0, 1000), (1.0, 250), (0.001, 10)])
-def test_it_looks_often_enough_for_the_limit(warn_after_s: float | None, every_ms: int) -> None:
-    assert check_every_ms(DispatcherConfig(handler_warn_after_s=warn_after_s)) == every_ms
+def test_it_looks_often_enough_for_the_limit(
+    make: Make, clock: ManualClock, warn_after_s: float | None, every_ms: int
+) -> None:
+    make(DispatcherConfig(handler_warn_after_s=warn_after_s), time_service=clock)
+
+    assert clock.next_timer_ms() == every_ms
 
 
 def test_producers_that_wait_for_room_behind_a_hung_handler_are_logged_once(
@@ -399,7 +369,7 @@ def watch_over_producers(
     after_s: float, run: Run | None, coroutines: str | None, clock_ns: Callable[[], int] = time.perf_counter_ns
 ) -> HandlerWatch:
     slow = SlowRuns("jobs", after_s)
-    return HandlerWatch("jobs", slow, lambda: run, lambda: "", lambda: coroutines, lambda: None, SECOND_NS, clock_ns)
+    return HandlerWatch("jobs", slow, lambda: run, lambda: "", lambda: coroutines, lambda: None, 0, clock_ns)
 
 
 def test_a_producer_behind_events_that_leave_the_queue_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalWriter, register_metrics
-from dispatcher.view import TypeNumbers
 
 from ...kit import TIMEOUT_S, Numbered, Work, until
 
@@ -70,7 +69,7 @@ def flood(dispatcher: AsyncDispatcher, kinds: Iterable[Work]) -> None:
     assert dispatcher.await_drained(TIMEOUT_S)
 
 
-def numbers(dispatcher: AsyncDispatcher) -> dict[str, TypeNumbers]:
+def numbers(dispatcher: AsyncDispatcher) -> dict[str, Any]:
     return {each.event_type: each for each in dispatcher.view.types()}
 
 
