@@ -216,7 +216,9 @@ def _imports_of(module: Module) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             targets: list[tuple[str, tuple[str, ...]]] = [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            targets = [(node.module or "", tuple(alias.name for alias in node.names))]
+            around = module.name.split(".")[: None if not node.level else module.is_package - node.level or None]
+            target = ".".join(filter(None, [*(around if node.level else ()), node.module]))
+            targets = [(target, tuple(alias.name for alias in node.names))]
         elif isinstance(node, ast.Call) and _last_name(node.func) == "import_module":
             targets = [(each.value, ()) for each in node.args[:1] if isinstance(each, ast.Constant)]
         else:

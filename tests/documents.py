@@ -114,14 +114,25 @@ def metric_families() -> dict[str, list[Any]]:
     return families
 
 
+def shown_families() -> list[Any]:
+    """All of them, and those of the page itself, which are in any registry."""
+    from prometheus_client import CollectorRegistry
+
+    from dispatcher.metrics.page import render_page
+
+    found = [family for families in metric_families().values() for family in families]
+
+    def add(page: Any) -> bytes:
+        found.extend(page.collect())
+        return b""
+
+    render_page(CollectorRegistry(), add)
+    return found
+
+
 def metric_names() -> set[str]:
     """The names as a scrape has them."""
-    from dispatcher.metrics.page import failures  # of the page itself, in any registry
-    from dispatcher.util import log_files
-
-    families = [family for families in metric_families().values() for family in families]
-    families += [failures.family(), log_files.family()]
-    return {_scraped_name(family) for family in families}
+    return {_scraped_name(family) for family in shown_families()}
 
 
 def metric_table(function: str, prefix: str = "") -> str:
@@ -297,17 +308,19 @@ def column_table(name: str) -> str:
 
 
 def report_table() -> str:
-    from pipeline.report.tables.registry import COMPARISON, TABLES
-
-    rows = [(f"`{table.name}`", table.row, table.says) for table in (*TABLES, COMPARISON)]
+    rows = [(f"`{table.name}`", table.row, table.says) for table in _report_tables()]
     return _table(("table", "one row per", "contents"), rows)
 
 
 def report_columns() -> str:
+    rows = [(f"`{table.name}`", "; ".join(map(_report_column, table.columns))) for table in _report_tables()]
+    return _table(("table", "columns"), rows)
+
+
+def _report_tables() -> list[Any]:
     from pipeline.report.tables.registry import COMPARISON, TABLES
 
-    rows = [(f"`{table.name}`", "; ".join(map(_report_column, table.columns))) for table in (*TABLES, COMPARISON)]
-    return _table(("table", "columns"), rows)
+    return [*TABLES, COMPARISON]
 
 
 def _report_column(column: Any) -> str:

@@ -341,7 +341,7 @@ def test_a_foreign_import_is_found() -> None:
 
 
 def test_an_inner_import_is_found() -> None:
-    inner = "import home.inner\nfrom home import x\nfrom .home import y"
+    inner = "import home.inner\nfrom home import x\nfrom .home.part import y\nfrom . import home"
     texts = sample(tests__a=inner, tests__b="import homely.inner")
 
     assert conventions.inner_imports(texts, ["home"], {"home"}) == ["tests.a:1 -> home.inner"]

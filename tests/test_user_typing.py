@@ -187,7 +187,8 @@ def test_a_configuration_tells_its_defaults_to_a_type_checker() -> None:
         (path, node.lineno)
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if "Field(" in (text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field" and node.args
     ]
 
