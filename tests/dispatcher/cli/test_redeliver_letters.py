@@ -13,7 +13,6 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DeadLetter, DeadLetters, DispatcherConfig, JournalConfig, JournalWriter, Retry
 from dispatcher.dead_letters import StoredLetter
-from dispatcher.journal.format.event_codec import EventCodec
 
 from ...kit.commands import Ended, run_here
 from ...kit.scenarios import play
@@ -76,10 +75,10 @@ def entities(folder: Path) -> list[str | None]:
 
 def accept(folder: Path, entity: str) -> None:
     """Leave an event that a handler has posted before a crash."""
-    codec = EventCodec("shop")
-    codec.declare(Order, [OrderEvent])
     with closing(JournalWriter(folder, JournalConfig(write_ahead=True))) as writer:
-        writer.append_accepted(codec.encode(OrderEvent(Order.PAID, entity)))
+        never_started = AsyncDispatcher(name="shop", journal=writer)
+        never_started.register(Order, lambda _: None, events=OrderEvent)
+        assert never_started.post(OrderEvent(Order.PAID, entity))
 
 
 class LettersStage:

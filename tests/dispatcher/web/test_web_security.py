@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import logging
 import os
@@ -10,18 +9,14 @@ import pwd
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from dispatcher import ConfigError
-from dispatcher.web import Principal, event_stream
-from dispatcher.web.events import CHECK_S, COMMENT
-from dispatcher.web.tokens import digest_of
 
-from ...kit import TIMEOUT_S, until
-from .conftest import MakeHost, Users, add_user, ask, by_socket, by_tcp, error_of, raw
+from ...kit import until
+from .conftest import MakeHost, Users, add_user, ask, by_socket, by_tcp, digest_of, error_of, raw
 
 pytestmark = pytest.mark.long
 
@@ -215,30 +210,6 @@ def test_an_open_stream_ends_when_its_token_is_revoked_or_its_role_lowered(
 
         for _ in received:  # until the server ends it
             pass
-
-
-def test_a_stream_that_sends_nothing_is_checked_too() -> None:
-    alice = Principal("alice", "view")
-    users = iter([alice, None])
-    sent: list[Any] = []
-
-    async def never() -> Any:
-        await asyncio.Event().wait()
-        yield b""
-
-    async def follow() -> None:
-        scope = {"type": "http", "method": "GET", "principal": alice, "identify": lambda: next(users)}
-        response = event_stream(asyncio.Event(), never())
-        await asyncio.wait_for(response(scope, asyncio.Event().wait, append), TIMEOUT_S)  # type: ignore[arg-type]
-
-    async def append(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(follow())
-
-    assert CHECK_S < 1
-    assert [each.get("body") for each in sent] == [None, COMMENT, b""]
-    assert next(users, "all were asked for") == "all were asked for"
 
 
 # -- browsers ----------------------------------------------------------------------------------------------------------
