@@ -145,55 +145,53 @@ def test_each_alert_fires_and_resolves_in_a_real_prometheus(tmp_path: Path) -> N
                 lambda: f"{alerts} should be resolved; these fire: {sorted(server.firing())}",
             )
 
+        def fail() -> None:
+            raise LookupError("lost")
+
         with Daemon(tmp_path / "journal", port) as daemon:
             eventually(lambda: server.query("up == 1"), lambda: "the daemon is not scraped")
             resolve(*ALERTS)
 
-            fire(
-                lambda: daemon.post(daemon.central, Job.STARTED, Job.BROKEN),
-                "EventsFail",
-                "InvalidTransitions",
-                "Degraded",
-            )
-            fire(lambda: daemon.post(daemon.losing, Job.BROKEN), "DeadLettersLost")
             with log_on("/dev/full") as full:
                 resolve("LogLinesLost")  # Prometheus knows the file
-                fire(lambda: full.warning("a line that is lost"), "LogLinesLost")
+                daemon.store.fails = True
+                daemon.newest.mailbox_executor.execute(fail)
+                daemon.post(daemon.bounded, Job.HUNG, *[Job.STARTED] * 1990)
+
+                def failures() -> None:
+                    daemon.post(daemon.central, Job.STARTED, Job.BROKEN)
+                    daemon.post(daemon.losing, Job.BROKEN)
+                    daemon.post(daemon.bounded, *[Job.STARTED] * 10)
+                    daemon.fail_application()
+                    full.warning("a line that is lost")
+
+                of_hanging = ("HandlerHangs", "NoProgress", "QueueNearlyFull", "EventsAreRefused")
+                of_failing = ("EventsFail", "InvalidTransitions")
+                lasting = ("Degraded", "DeadLettersLost", "DispatcherFailed", "LogLinesLost")
+                of_manager = ("StoreFails", "StoreIsSlow", "ApplicationsFail")
+                fire(failures, *of_hanging, *of_failing, *lasting, *of_manager)
 
             daemon.post(daemon.central, Job.HUNG, *[Job.STARTED] * 1200)
-            daemon.post(daemon.bounded, Job.HUNG, *[Job.STARTED] * 1990)
-            of_hanging = ("HandlerHangs", "NoProgress", "QueueGrows", "QueueNearlyFull", "JournalOutstandingGrows")
-
-            def more() -> None:
-                daemon.post(daemon.central, *[Job.STARTED] * 10)
-                daemon.post(daemon.bounded, *[Job.STARTED] * 10)
-
-            fire(more, *of_hanging, "EventsAreRefused")
+            daemon.trouble_the_cluster()
+            of_growing = ("QueueGrows", "JournalOutstandingGrows")
+            fire(
+                lambda: daemon.post(daemon.central, *[Job.STARTED] * 10),
+                *of_growing,
+                *("ApplicationsWait", "NodesUnhealthy"),
+            )
             summary = fired["HandlerHangs"]["annotations"]["summary"]
             assert re.fullmatch(r"(central|bounded): the event Job\.HUNG has run for [\d.]+s", summary)
             daemon.opened.set()
-            resolve(*of_hanging, "EventsAreRefused", "EventsFail", "InvalidTransitions")
+            resolve(*of_hanging, *of_failing, *of_growing)
 
             def slow_ones() -> None:
                 if daemon.central.queue_size() < 2000:
                     daemon.post(daemon.central, *[Job.SLOW] * 1000)
 
             fire(slow_ones, "HandlerIsSlow")
-            resolve("HandlerIsSlow")
-
-            def fail() -> None:
-                raise LookupError("lost")
-
-            daemon.store.fails = True
-            fire(lambda: None, "StoreFails", "StoreIsSlow")
-
-            fire(daemon.fail_application, "ApplicationsFail")
-            daemon.trouble_the_cluster()
-            fire(lambda: None, "ApplicationsWait", "NodesUnhealthy")
-
-            daemon.newest.mailbox_executor.execute(fail)
             daemon.journal.log.fail(OSError(errno.ENOSPC, "No space left on device"))
-            fire(lambda: None, "DispatcherFailed", "JournalFailed")
+            fire(lambda: None, "JournalFailed")
+            resolve("HandlerIsSlow")
         fire(lambda: None, "DaemonGone")
         with Daemon(tmp_path / "another journal", port):
             resolve(*ALERTS)
