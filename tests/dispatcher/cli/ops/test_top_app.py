@@ -111,7 +111,8 @@ class Screen:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.cli.ops.top.watching.INTERVAL_S", 0.05)
+    """But not so often that the process is never idle, for which the pilot waits after each key."""
+    monkeypatch.setattr("dispatcher.cli.ops.top.watching.INTERVAL_S", 0.3)
 
 
 def show(
