@@ -16,7 +16,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
-from dispatcher.metrics.collector import DispatcherCollector
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
@@ -360,15 +359,13 @@ def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(make: Make) ->
 def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(make: Make) -> None:
     registry = CollectorRegistry()
     first = make(name="central", handler=lambda _: None)
-    collector = DispatcherCollector()
-    registry.register(collector)
-    collector.add("central", first)
+    register_metrics(first, registry)
     handle_events(first, 5)
-    half_way = collector.collect()
-    next(iter(half_way))
+    half_way = iter(registry.collect())
+    next(half_way)
     first.stop()
 
-    collector.add("central", make(name="central"))
+    register_metrics(make(name="central"), registry)
     list(half_way)
 
     assert of(registry, "dispatcher_events_accepted_total") == 0
@@ -376,9 +373,9 @@ def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(make: Make) 
 
 def test_a_dispatcher_that_is_freed_during_a_scrape_does_not_fail_it() -> None:
     registry = CollectorRegistry()
-    collector = DispatcherCollector()
-    registry.register(collector)
     last = [AsyncDispatcher(name="central")]
+    register_metrics(last[0], registry)
+    [collector] = registry._collector_to_names
 
     class Dying(weakref.WeakValueDictionary[str, AsyncDispatcher]):
         """Its dispatcher is freed between two steps, as the garbage collector may do at any time."""
@@ -389,7 +386,7 @@ def test_a_dispatcher_that_is_freed_during_a_scrape_does_not_fail_it() -> None:
                 gc.collect()
                 yield name
 
-    collector._named = Dying({"central": last[0]})
+    collector._named = Dying({"central": last[0]})  # type: ignore[attr-defined]
 
     scrape(registry)  # with it or without it, but not KeyError
 
