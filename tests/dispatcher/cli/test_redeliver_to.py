@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import current_thread
 from typing import Any
@@ -16,14 +17,12 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher
-from dispatcher.cli.ops.client import Client
-from dispatcher.cli.ops.errors import NotThereError
 from dispatcher.ops import OpsConfig, OpsDoor
-from dispatcher.ops.changes import Redelivered
 from dispatcher.web import WebConfig
 
 from ...kit.commands import Ended, run_here
 from .letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, fail, leave_partitioned_letters
+from .ops import fake_daemon as fake
 
 pytestmark = pytest.mark.long
 
@@ -151,28 +150,33 @@ def test_with_another_number_of_partitions_letters_go_to_the_ones_that_have_thei
 
 
 def test_letters_of_dispatchers_that_the_daemon_no_longer_has_are_named_and_the_others_are_posted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: Path
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     kept: list[str] = []
 
-    def post(client: Client, model: type[Redelivered], *path: str, content: Any) -> Redelivered:
-        if path[1] not in kept:
-            raise NotThereError(f"no dispatcher {path[1]}")
-        return Redelivered(posted=content["letters"], refused=[], change=1)
+    def redelivered(handler: BaseHTTPRequestHandler) -> None:
+        name = handler.path.split("/")[4]
+        wanted = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))["letters"]
+        if name in kept:
+            fake.reply(handler, 200, {"posted": wanted, "refused": [], "change": 1})
+        else:
+            fake.reply(handler, 404, {"error": f"no dispatcher {name}"})
 
-    monkeypatch.setattr(Client, "post", post)
     leave_partitioned_letters(tmp_path, *(f"o{number}" for number in range(20)), partitions=3)
     left = Counter(json.loads(line)["dispatcher"] for line in left_in(tmp_path).splitlines())
     [(gone, count)] = left.most_common(1)  # which one has how many differs from process to process
     place = gone.removeprefix("shop-")
+    door = tmp_path_factory.mktemp("d") / "daemon.sock"
 
-    none = redeliver(tmp_path, door)
-    kept += [name for name in left if name != gone]
-    some = redeliver(tmp_path, door)
+    with fake.FakeDaemon(door, {"": redelivered}):
+        none = redeliver(tmp_path, door)
+        kept += [name for name in left if name != gone]
+        some = redeliver(tmp_path, door)
 
     assert (none.code, none.out, none.err.count("\n")) == (1, "", 1)
     assert (some.code, some.out) == (1, f"{20 - count} events posted, {count} rejected, 0 left\n")
-    assert some.err.startswith(f"{place}/1: no dispatcher {gone}\n{place}/2: no dispatcher {gone}\n")
+    reason = f"{door}: no dispatcher {gone}"
+    assert some.err.startswith(f"{place}/1: {reason}\n{place}/2: {reason}\n")
 
 
 def test_one_that_cannot_be_posted_is_named_and_the_others_are_posted(tmp_path: Path, door: Path, shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,13 @@ def central() -> Iterator[Hanging]:
 def journaled(tmp_path: Path) -> Iterator[Journaled]:
     with journaled_by(tmp_path / "journal") as found:
         yield found
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of a journal has three seconds, and each look at the clock takes one."""
+    ticks = itertools.count()
+    monkeypatch.setattr("dispatcher.ops.journals.ScanDeadline.__init__.__defaults__", (3, lambda: next(ticks)))
 
 
 @pytest.fixture

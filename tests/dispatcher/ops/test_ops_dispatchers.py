@@ -6,19 +6,17 @@ import asyncio
 import os
 import platform
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DeadLetter
 from dispatcher.ops import ops_app, stacks
-from dispatcher.ops.dispatchers import type_items
-from dispatcher.ops.sampler import Sampler, TypeRate
-from dispatcher.service import note_failure
 
 from ...kit.scenarios import play
-from .client import WAIT_S, Client, Hanging, Job, JobEvent, hanging
+from ...kit.services import Recorder
+from .client import WAIT_S, Client, Hanging, Job, JobEvent
 from .stage import fail, ops_stage, told
 
 SCENARIOS = {
@@ -63,6 +61,14 @@ SCENARIOS = {
 }
 
 
+class TypeRate(NamedTuple):
+    """What the sampler knows of a type."""
+
+    rate: float
+    failed_rate: float
+    share: float
+
+
 @pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
 def test_the_api_says(client: Client, script: str) -> None:
     with ops_stage(client) as stage:
@@ -79,16 +85,20 @@ def test_the_process_is_described(client: Client) -> None:
 
 
 def test_the_services_are_a_tree(client: Client, kept: list[object]) -> None:
-    daemon, part = CompositeService("the daemon"), AsyncDispatcher(name="its dispatcher")
+    def fail_in_two_lines() -> None:
+        raise ValueError("broken\nin two")
+
+    daemon, part = CompositeService("the daemon"), Recorder(init=fail_in_two_lines)
     kept += [daemon]
     daemon.add_service(part)
-    note_failure(part, ValueError("broken\nin two"))
+    with pytest.raises(ValueError, match="broken"):
+        part.init()
 
     [root] = [each for each in client.json("/process")["services"] if each["name"] == "the daemon"]
 
     assert (root["class"], root["state"], root["failure"]) == ("CompositeService", "NOTINITED", None)
     assert [*told({"items": root["services"]}, "name,class,failure")] == [
-        "its dispatcher:AsyncDispatcher:ValueError: broken\\nin two"
+        "recorder:Recorder:ValueError: broken\\nin two"
     ]
 
 
@@ -114,42 +124,23 @@ def test_a_dispatcher_made_later_is_found_by_whatever_name(client: Client, kept:
     assert client.json(f"/dispatchers/{name}/failures")["items"] == []
 
 
-def test_types_that_are_equal_in_the_column_are_sorted_by_time_and_then_by_rate() -> None:
+def test_types_that_are_equal_in_the_column_are_sorted_by_time_and_then_by_rate(
+    client: Client, central: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They were sorted by name: of a daemon that keeps up, the first hundred letters of the alphabet."""
     rates = {
         ("Job", "FAIL"): TypeRate(50.0, 0.0, 0.1),
         ("Job", "START"): TypeRate(1.0, 0.0, 0.7),
         ("Job", "WAIT"): TypeRate(90.0, 0.0, 0.1),
     }
-    with hanging("sorted") as found:
-        for type in (Job.FAIL, Job.START, Job.WAIT):
-            found.post(type)
-        assert found.dispatcher.await_drained(WAIT_S)
-        sampler = Sampler()
-        sampler.type_rates = lambda view: rates  # type: ignore[method-assign]
+    monkeypatch.setattr("dispatcher.ops.sampler.Sampler.type_rates", lambda *_: rates)
+    for type in (Job.FAIL, Job.START, Job.WAIT):
+        central.post(type)
+    assert central.dispatcher.await_drained(WAIT_S)
 
-        items = type_items(found.dispatcher.view, sampler, ["queued"])
+    types = client.json("/dispatchers/central/types", sort="queued")
 
-    assert [each.event_type for each in items] == ["START", "WAIT", "FAIL"]
-
-
-def test_rates_and_shares_come_from_the_sampler() -> None:
-    now_s = 100.0
-    sampler = Sampler(clock_s=lambda: now_s)
-    with hanging("sampled") as found:
-        view = found.dispatcher.view
-        sampler.sample()
-        for _ in range(30):
-            found.post(Job.START)
-        assert found.dispatcher.await_drained(WAIT_S)
-        now_s = 101.0
-        sampler.sample()
-        now_s = 110.0
-        sampler.sample()
-
-        assert sampler.rates(view) == {"1s": 0.0, "10s": 3.0, "60s": 3.0}
-        assert sampler.type_rates(view)["Job", "START"].rate == 3.0
-        assert 0 <= (sampler.idle_share(view) or 0.0) <= 1
+    assert [*told(types, "event_type,rate_10s")] == ["START:1.0", "WAIT:90.0", "FAIL:50.0"]
 
 
 def test_types_of_one_name_are_counted_together(client: Client, central: Hanging) -> None:

@@ -12,15 +12,12 @@ import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
-from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import OpsConfig, ops_app
 
 from ...journal_rows import begin, end
 from ...kit.scenarios import play
 from .client import Client, seeing
-from .stage import told
-
-NS_PER_S = 1_000_000_000
+from .stage import NS_PER_S, keep, told
 
 
 class Things:
@@ -63,12 +60,6 @@ def things(kept: list[object]) -> Add:
     return lambda *args, **entities: kept.append(Things(*args, **entities))
 
 
-def keep(*rows: tuple[str, str, str, str, str | None]) -> int:
-    """Add transitions (entity, machine, from, event, to) to the ring, a second apart; returns the first number."""
-    ring.add([(*row, number * NS_PER_S) for number, row in enumerate(rows, 1)])
-    return ring.history(rows[0][0]).transitions[-1].number
-
-
 class EntityStage:
     """Sources of entities, `source Job a=UP:1`, and the transitions that the process keeps, a second apart."""
 
@@ -76,6 +67,7 @@ class EntityStage:
         self._client = client
         self._things = things
         self._now_s = 0
+        keep()
 
     def play(self, verb: str, *words: str) -> None:
         if verb == "source":
@@ -84,10 +76,10 @@ class EntityStage:
         elif verb == "ring":
             entity, from_state, event, to_state = words
             self._now_s += 1
-            row = (entity, "Job", from_state, event, None if to_state == "-" else to_state, self._now_s * NS_PER_S)
-            ring.add([row])
+            row = (entity, "Job", from_state, event, None if to_state == "-" else to_state)
+            keep(row, since_s=self._now_s, most=None)
         else:
-            ring.resize(int(words[0]))
+            keep(most=int(words[0]))
 
     def look(self, what: str) -> Iterable[object]:
         path, _, fields = what.removeprefix("!").partition("#")
@@ -126,7 +118,6 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
 def test_the_api_says(client: Client, things: Add, script: str) -> None:
-    ring.resize(100)
     play(EntityStage(client, things), script)
 
 
@@ -149,7 +140,7 @@ def test_who_may_see_few_entities_gets_short_pages_that_lead_to_them(
 
 def test_a_history_comes_in_pages_and_says_where_it_begins(client: Client, things: Add) -> None:
     things("Job", job_1=("DOWN", 3))
-    first = keep(
+    keep(
         ("job_1", "Job", "NEW", "START", "UP"),
         ("job_1", "Job", "UP", "STOP", "DOWN"),
         ("job_1", "Job", "DOWN", "START", "UP"),
@@ -158,17 +149,18 @@ def test_a_history_comes_in_pages_and_says_where_it_begins(client: Client, thing
     newest = client.json("/entities/job_1", limit=2)
     oldest = client.json("/entities/job_1", limit=2, after=newest["history"]["next"])
 
+    [first] = [each["seq"] for each in oldest["history"]["items"]]
     assert [each["seq"] for each in newest["history"]["items"]] == [first + 2, first + 1]
-    assert [each["seq"] for each in oldest["history"]["items"]] == [first]
     assert (newest["complete"], oldest["complete"], oldest["history"]["next"]) == (False, True, None)
 
 
-def test_the_ring_can_be_switched_off() -> None:
-    ops_app(OpsConfig(transitions_kept=0))
+@pytest.mark.parametrize(("kept", "status"), [(0, 404), (5, 200)])
+def test_the_ring_can_be_switched_off(kept: int, status: int) -> None:
+    client = Client(ops_app(OpsConfig(transitions_kept=kept)))
 
-    ring.add([("a", "Job", "NEW", "START", "UP", 1)])
+    keep(("a", "Job", "NEW", "START", "UP"), most=None)
 
-    assert (ring.most, ring.size()) == (0, 0)
+    assert client.get("/entities/a").status_code == status
 
 
 def test_the_history_of_an_entity_spans_the_partitions_of_a_journal_in_pages(

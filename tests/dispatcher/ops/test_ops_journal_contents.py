@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from dispatcher import JournalConfig, JournalWriter
-from dispatcher.ops.journal_contents import check_journal, outstanding_events
-from dispatcher.ops.journals import ScanDeadline
-from dispatcher.web.plain_answers import Refusal
 
 from ...kit import until
 from .client import Client, Hanging, Job, JobEvent, hanging
@@ -60,12 +57,15 @@ def test_a_check_finds_a_changed_byte(client: Client, journaled: Journaled) -> N
     assert segment.name in damaged["problems"][0]
 
 
-def test_a_check_that_takes_too_long_says_where_to_go_on(journaled: Journaled) -> None:
+def test_a_check_that_takes_too_long_says_where_to_go_on(
+    client: Client, journaled: Journaled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.ops.journal_contents.CHECK_S", 0)
     events, after, checks = 0, None, 0
     while after is not None or not checks:
-        found = check_journal(journaled.path, after, ScanDeadline(0))
-        events, after, checks = events + found.events, found.next, checks + 1
-        assert (found.segments, found.problems) == (1, [])
+        found = client.json("/journal/check", **({} if after is None else {"after": after}))
+        events, after, checks = events + found["events"], found["next"], checks + 1
+        assert (found["segments"], found["problems"]) == (1, [])
 
     assert events == 103
     assert checks > 2
@@ -94,11 +94,17 @@ def test_what_was_accepted_and_not_handled_comes_in_pages_oldest_first(client: C
     assert client.json("/journal")["outstanding"] == 4
 
 
-def test_a_scan_for_what_is_outstanding_ends_at_its_deadline(ahead: Hanging, tmp_path: Path) -> None:
-    ahead.post(Job.START, "early")
+@pytest.mark.usefixtures("hurried")
+def test_a_scan_for_what_is_outstanding_ends_at_its_deadline(client: Client, ahead: Hanging) -> None:
+    for number in range(10):
+        ahead.post(Job.START, f"early_{number}")
 
-    with pytest.raises(Refusal, match="the journal was not read within 0 s"):
-        outstanding_events(tmp_path / "ahead", 10, 0, ScanDeadline(0))
+    status, message = client.error("/journal/outstanding")
+
+    assert (status, message) == (
+        503,
+        "the journal was not read within 3 s; ask again when fewer events are outstanding",
+    )
 
 
 def test_what_a_delayed_event_waits_for_is_told(client: Client, ahead: Hanging) -> None:

@@ -229,26 +229,26 @@ def test_a_log_level_stays_where_the_timer_that_restores_it_cannot_be_started(
     assert restored.level == logging.ERROR
 
 
-def test_work_that_takes_too_long_is_given_up() -> None:
-    from dispatcher.web.plain_answers import Refusal
-    from dispatcher.web.waiting import Workers
+def test_work_that_takes_too_long_is_given_up_and_counts_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
 
-    with hanging("slow") as found:
+    class Slow(Service):
+        @property
+        def settings(self) -> dict[str, object]:
+            assert release.wait(WAIT_S)
+            return {}
 
-        async def run() -> None:
-            workers = Workers(most=1)
-            with pytest.raises(Refusal) as late:
-                await workers.run(found.hang_here, within_s=0.01)
-            assert late.value.status == 503
-            with pytest.raises(Refusal) as busy:
-                await workers.run(lambda: None)
-            assert busy.value.status == 429
-            found.release.set()
-            while True:
-                try:
-                    assert await workers.run(lambda: "done") == "done"
-                    break
-                except Refusal:
-                    await asyncio.sleep(0)
+    slow, client = Slow("slow"), Client(ops_app())
+    monkeypatch.setattr("dispatcher.web.waiting.Workers.run.__defaults__", (0.05,))
 
-        asyncio.run(run())
+    async def ask() -> int:
+        return (await client.send("GET", "/configuration")).status_code
+
+    async def run() -> None:
+        assert [await ask() for _ in range(9)] == [503] * 8 + [429]
+        release.set()
+        while await ask() != 200:
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert slow.name == "slow"

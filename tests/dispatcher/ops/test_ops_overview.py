@@ -6,15 +6,11 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Retry, aio
 from dispatcher.ops import ops_app
-from dispatcher.ops.overview import Overview
 
 from ...kit import TIMEOUT_S, Work, until
 from ...kit.coroutines import Keyed, Latched, running_loop
 from .client import ENTITIES_ONLY, WAIT_S, Client, Job, JobEvent, hanging
-
-
-def overview(client: Client) -> Overview:
-    return Overview.model_validate(client.json("/overview"))
+from .stage import told
 
 
 def fail(event: object) -> None:
@@ -55,14 +51,13 @@ def test_the_overview_tells_what_waits_at_each_dispatcher() -> None:
             central.post(Job.WAIT, entity)
         central.post(Job.START)
 
-        found = overview(Client(ops_app(name="shop")))
+        found = Client(ops_app(name="shop")).json("/overview")
 
-    [row] = found.dispatchers
-    assert (found.name, found.problems) == ("shop", [])
-    assert row.numbers.running is not None
-    assert row.numbers.running.what == "Job.HANG of a"
-    assert [(each.name, each.queued) for each in row.waits.types] == [("Job.WAIT", 3), ("Job.START", 1)]
-    assert [(each.entity, each.queued) for each in row.waits.entities] == [("b", 2), ("c", 1)]
+    [row] = found["dispatchers"]
+    assert (found["name"], found["problems"]) == ("shop", [])
+    assert [*told(row["numbers"]["running"], "event_class,event_type,entity")] == ["Job:HANG:a"]
+    assert [*told({"items": row["waits"]["types"]}, "event_class,event_type,queued")] == ["Job:WAIT:3", "Job:START:1"]
+    assert [*told({"items": row["waits"]["entities"]}, "entity,queued")] == ["b:2", "c:1"]
 
 
 def test_a_dispatcher_that_replaces_another_of_its_name_is_shown_beside_it() -> None:
@@ -71,10 +66,10 @@ def test_a_dispatcher_that_replaces_another_of_its_name_is_shown_beside_it() -> 
         central.post(Job.FAIL)
         assert central.dispatcher.await_drained(WAIT_S)
 
-        found = overview(Client(ops_app()))
+        found = Client(ops_app()).json("/overview")
 
-    assert [row.numbers.state for row in found.dispatchers].count("STARTED") == 1
-    assert len(found.dispatchers) == 2
+    states = [row["numbers"]["state"] for row in found["dispatchers"]]
+    assert (len(states), states.count("STARTED")) == (2, 1)
     assert first.name == "central"
 
 
@@ -90,12 +85,12 @@ def test_a_full_queue_is_a_problem_of_the_type_that_fills_it(monkeypatch: pytest
             for _ in range(3):
                 dispatcher.post(JobEvent(Job.WAIT))
 
-            [problem] = overview(Client(ops_app())).problems
+            [problem] = Client(ops_app()).json("/overview")["problems"]
             central.release.set()
 
-    assert (problem.problem, problem.dispatcher, problem.name) == ("queue_full", "small", "Job.WAIT")
-    assert problem.since is not None
-    assert problem.waits.startswith("2 events queued")
+    assert [*told(problem, "problem,dispatcher,event_class,event_type")] == ["queue_full:small:Job:WAIT"]
+    assert problem["since"] is not None
+    assert problem["waits"].startswith("2 events queued")
 
 
 def test_what_is_tried_again_fails_and_waits() -> None:
@@ -104,8 +99,8 @@ def test_what_is_tried_again_fails_and_waits() -> None:
         central.dispatcher.post(Keyed(1))
         until(lambda: central.dispatcher.stats().retrying)
 
-        found = overview(Client(ops_app()))
+        found = Client(ops_app()).json("/overview")
 
-    [failing] = found.failing
-    assert (failing.dispatcher, failing.name, failing.error_class) == ("central", "Work.DO", "ConnectionError")
-    assert (failing.failed, failing.retried) == (0, 1)
+    failing = {"items": found["failing"]}
+    names = "dispatcher,event_class,event_type,error_class,failed,retried"
+    assert [*told(failing, names)] == ["central:Work:DO:ConnectionError:0:1"]

@@ -11,13 +11,13 @@ import httpx
 import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, Retry
-from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import OpsConfig, ops_app
 
 from ...kit import OfEntity, Work, until
 from ..cli.letters import Order, OrderEvent
 from .client import WAIT_S, Client, Job, JobEvent, hanging
-from .test_ops_entities import Things, keep
+from .stage import keep
+from .test_ops_entities import Things
 
 SHOWS_IDS = (
     "/v1/overview",
@@ -93,7 +93,6 @@ def things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Things]:
     """A handler hangs on an entity of an administrator. Others, and one of a user, have failed, wait and are kept."""
     for patience in ("failures._SOON_S", "lookups._PATIENCE_S"):  # otherwise pages have what is read when asked again
         monkeypatch.setattr(f"dispatcher.pages.{patience}", WAIT_S)
-    ring.resize(100)
     keep(*((entity, "Job", "NEW", "GO", "UP") for entity in ("admin_1", "user_1")))
     journal, ahead = JournalWriter(tmp_path / "journal"), JournalWriter(tmp_path / "a", JournalConfig(write_ahead=True))
     later = AsyncDispatcher(name="ahead", journal=ahead)

@@ -14,7 +14,7 @@ from dispatcher.view import FailureKey, QueueCounts
 
 from ...kit import until
 from ...kit.scenarios import play
-from .client import Job
+from .client import WAIT_S, Job, hanging
 
 TypeKey = tuple[str, str]
 
@@ -166,6 +166,25 @@ def test_curves_have_a_point_for_each_five_seconds_of_five_minutes() -> None:
     play(stage, "run 400 handled=10")
 
     assert [len(curve) for curve in stage.sampler.curves(stage.view)] == [POINTS] * 4
+
+
+def test_rates_and_shares_come_from_the_sampler() -> None:
+    now_s = 100.0
+    sampler = Sampler(clock_s=lambda: now_s)
+    with hanging("sampled") as found:
+        view = found.dispatcher.view
+        sampler.sample()
+        for _ in range(30):
+            found.post(Job.START)
+        assert found.dispatcher.await_drained(WAIT_S)
+        now_s = 101.0
+        sampler.sample()
+        now_s = 110.0
+        sampler.sample()
+
+        assert sampler.rates(view) == {"1s": 0.0, "10s": 3.0, "60s": 3.0}
+        assert sampler.type_rates(view)["Job", "START"].rate == 3.0
+        assert 0 <= (sampler.idle_share(view) or 0.0) <= 1
 
 
 class User:

@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from dispatcher.metrics import DeclaredTransition, EntityNow, EntityPage, MachineNow, register_entities
-from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import ops_app
 
 from ..ops.client import Client
+from ..ops.stage import keep
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -131,8 +131,7 @@ def test_a_source_of_an_earlier_release_is_shown(client: Client) -> None:
 
 def test_an_entity_has_its_path_and_its_transitions_with_links_below_the_prefix(client: Client) -> None:
     orders = Orders(3)
-    ring.resize(100)
-    ring.add([("order_000001", "Order", "NEW", "PAY", "PAID", 1_700_000_000_000_000_000)])
+    keep(("order_000001", "Order", "NEW", "PAY", "PAID"), since_s=1_700_000_000)
 
     text = page(client, "/entity/order_000001", machine="Order")
 

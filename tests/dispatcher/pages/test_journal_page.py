@@ -12,8 +12,7 @@ import pytest
 
 from dispatcher import JournalError
 from dispatcher.ops import ops_app
-from dispatcher.pages import lookups
-from dispatcher.pages.lookups import Lookups
+from dispatcher.pages.lookups import Looked, Lookups
 from dispatcher.web.waiting import Workers
 
 from ..ops.client import WAIT_S, Client
@@ -31,7 +30,7 @@ def journaled(tmp_path: Path) -> Iterator[Journaled]:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr(lookups, "_PATIENCE_S", WAIT_S)
+    monkeypatch.setattr("dispatcher.pages.lookups._PATIENCE_S", WAIT_S)
     return Client(ops_app(), prefix="")
 
 
@@ -102,7 +101,7 @@ def test_without_a_journal_the_page_says_how_to_have_one(client: Client) -> None
 def test_a_look_up_that_takes_long_is_shown_when_it_is_asked_for_again() -> None:
     release = threading.Event()
 
-    async def ask() -> list[lookups.Looked]:
+    async def ask() -> list[Looked]:
         looks = Lookups(Workers(most=1))
         first = await looks.look("tail", lambda: release.wait(WAIT_S))
         release.set()
@@ -131,7 +130,7 @@ def test_look_ups_of_many_pages_are_made_one_after_another_and_shared() -> None:
 def test_look_ups_for_ever_new_things_are_refused_before_many_wait() -> None:
     release = threading.Event()
 
-    async def ask() -> list[lookups.Looked]:
+    async def ask() -> list[Looked]:
         looks = Lookups(Workers(most=1))
         alone = [asyncio.ensure_future(looks.look(None, lambda: release.wait(WAIT_S))) for _ in range(5)]
         found = [await looks.look(key, lambda: None) for key in range(50)]
@@ -171,7 +170,7 @@ def test_a_look_up_that_fails_has_its_reason(error: Exception, problem: str) -> 
     def fail() -> None:
         raise error
 
-    async def ask() -> lookups.Looked:
+    async def ask() -> Looked:
         return await Lookups(Workers(most=1)).look("tail", fail)
 
-    assert asyncio.run(ask()) == lookups.Looked(None, problem)
+    assert asyncio.run(ask()) == Looked(None, problem)

@@ -16,19 +16,16 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher
 from dispatcher.ops import OpsDoor
-from dispatcher.pages.table import PAGES
 from dispatcher.web import WebConfig
 
 from ...pipeline.report.page.browser import Browser
 from ..ops.client import Hanging, Job, hanging
 from .in_browser import IN_BROWSER, assert_fits, browser, show_page, until
+from .test_mounted_pages import PATHS
 
 __all__ = ["browser"]
 
 pytestmark = IN_BROWSER
-
-PATHS = ("/", *(page.path for page in PAGES[1:]), "/dispatcher/central", "/dispatcher/central/samples")
-
 
 TALLEST = "Math.max(0, ...[...document.querySelectorAll('.lines tbody tr')].map((each) => each.offsetHeight))"
 

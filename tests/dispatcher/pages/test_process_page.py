@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from pydantic import BaseModel
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service
 from dispatcher.ops import ops_app
-from dispatcher.ops.configuration import HIDDEN, without_secrets
-from dispatcher.pages import process
 
 from ..ops.client import Client
 from .test_entities_page import page
@@ -59,17 +60,25 @@ def test_it_shows_versions_threads_and_open_files(client: Client) -> None:
     assert "Apache-2.0" in text
 
 
-def test_lists_of_the_configuration_are_cut_and_their_items_have_names_and_no_secrets() -> None:
+class Settings(BaseModel):
+    queues: list[dict[str, Any]] = []
+    nodes: list[dict[str, Any]] = []
+    tls: dict[str, str] | None = None
+    level: int = 1
+
+
+def test_lists_of_the_configuration_are_cut_and_their_items_have_names_and_no_secrets(client: Client) -> None:
     queue = {"name": "a", "capacity": 50, "queues": [{"name": "b", "state": "RUNNING", "limit": None}]}
     nodes = [{"host": f"n{number}", "vcores": 2, "rack": ""} for number in range(60)]
-    settings = {"queues": [queue], "nodes": nodes, "tls": {"key_file": "/k"}, "level": 1}
+    shop = CompositeService("shop")
+    shop.settings = Settings(queues=[queue], nodes=nodes, tls={"key_file": "/k"})  # type: ignore[attr-defined]
 
-    found = process.grouped("", "", without_secrets(settings), {"queues": [], "nodes": [], "tls": None, "level": 1})
+    text = page(client, "/process")
 
-    queues, hosts, tls = found.groups
-    assert queues.groups[0].path == ".queues.a"
-    assert queues.groups[0].groups[0].settings == [("b", "state RUNNING", False)]
-    assert (hosts.settings[0], len(hosts.settings), hosts.left_out) == (("n0", "vcores 2", False), 50, 10)
-    assert tls.settings == [("key_file", HIDDEN, False)]
-    assert found.settings == [("level", "1", False)]
-    assert found.changed == ["queues", "nodes", "tls"]
+    assert '<span class="soft">set: queues, nodes, tls</span></summary>' in text
+    assert 'queues.a"><summary>a</summary><dl class="settings"><div><dt>capacity</dt><dd>50</dd></div></dl>' in text
+    assert "<div><dt>b</dt><dd>state RUNNING</dd></div></dl></details>" in text
+    assert [f"<dt>n{number}</dt><dd>vcores 2</dd>" in text for number in (0, 49, 50)] == [True, True, False]
+    assert '</dl><p class="note">And 10 more.</p></details>' in text
+    assert "<dt>key_<wbr>file</dt><dd>(not shown)</dd>" in text
+    assert "<div><dt>level</dt><dd>1</dd></div>" in text

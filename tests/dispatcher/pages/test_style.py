@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import dispatcher.pages
+import dispatcher
 
 pytestmark = pytest.mark.long
 
-SHEET = (Path(dispatcher.pages.__file__).parent / "static/style.css").read_text(encoding="utf-8")
+SHEET = (Path(dispatcher.__file__).parent / "pages/static/style.css").read_text(encoding="utf-8")
 MOST_BYTES = 26_000
 TEXT_AA = 4.5
 GRAPHIC_AA = 3.0
