@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 
 from dispatcher import DispatcherError
 from pipeline.spark.sweep import SWEEP_SCHEMA, result_schema, sweep
-from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.outcome import run_all
-from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload, WorkloadError
+
+from ..sweep.small import combined
 
 SIZE = Resource(1024, 1000)
 APPLICATIONS = tuple(
@@ -26,8 +26,8 @@ BAD_ROW = WorkloadError(Path("w.csv"), "found a bad value", row=3)
 WORKLOAD = Workload("w", (NodeSpec("n", Resource(2048, 2000)),), APPLICATIONS, (BAD_ROW,))
 
 
-def combinations() -> tuple[Combination, ...]:
-    return combine(WORKLOAD, parse_settings(["scheduler=fifo,capacity", "nodes=1.0,2.0"]))
+def combinations() -> list[Any]:
+    return combined(WORKLOAD, "scheduler=fifo,capacity", "nodes=1.0,2.0")
 
 
 def figures(rows: Sequence[Any]) -> list[dict[str, Any]]:

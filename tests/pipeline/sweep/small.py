@@ -1,11 +1,13 @@
-"""Small hand-written workloads."""
+"""Small hand-written workloads, and the runs of them that settings ask for."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from statemachines.resourcemanager import Resource
-from statemachines.simulation.workload import ApplicationSpec
+from pipeline.sweep.combinations import Combination, combine
+from pipeline.sweep.settings import parse_settings
+from statemachines.resourcemanager import Resource, ResourceManagerConfig
+from statemachines.simulation.workload import ApplicationSpec, Workload
 
 REGISTER_MS = 1000
 """Default time from a master's start to its registration."""
@@ -14,3 +16,8 @@ REGISTER_MS = 1000
 def application(name: str, submit_s: int, lasts_s: int, resource: Resource, **more: Any) -> ApplicationSpec:
     """An application that consists of a master only, which holds `resource` for `lasts_s`."""
     return ApplicationSpec(name, submit_s * 1000, resource, am_duration_ms=lasts_s * 1000 - REGISTER_MS, **more)
+
+
+def combined(workload: Workload, *settings: str, config: ResourceManagerConfig | None = None) -> list[Combination]:
+    """A run for each combination of the values that `settings`, such as `nodes=1,2`, give."""
+    return list(combine(workload, parse_settings(settings), config))

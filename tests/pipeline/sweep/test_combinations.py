@@ -3,19 +3,12 @@ from __future__ import annotations
 import pytest
 
 from dispatcher import ConfigError
-from pipeline.sweep.combinations import Combination, combine
-from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import Replay, Resource, ResourceManagerConfig
-from statemachines.simulation.queues import derived_queues
 from statemachines.simulation.workload import NodeSpec, Workload
 
-from .small import application
+from .small import application, combined
 
 SIZE = Resource(1024, 1000)
-
-
-def combined(workload: Workload, *settings: str, config: ResourceManagerConfig | None = None) -> list[Combination]:
-    return list(combine(workload, parse_settings(settings), config))
 
 
 def workload_of_queues(*queues: str) -> Workload:
@@ -164,8 +157,9 @@ def test_the_queues_of_the_configuration_may_be_for_one_of_two_schedulers(two_qu
 
 
 def test_queue_names_with_dots_are_paths() -> None:
-    queues = derived_queues(workload_of_queues("root.x.a", "root.x.b", "c", "x.a"))
+    [found] = combined(workload_of_queues("root.x.a", "root.x.b", "c", "x.a"), "scheduler=capacity")
 
+    queues = found.config.scheduler.queues
     assert [(queue.name, queue.capacity) for queue in queues] == [("x", 62.5), ("c", 37.5)]
     assert [queue.name for queue in queues[0].queues] == ["a", "b"]
 

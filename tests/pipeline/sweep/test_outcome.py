@@ -1,22 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
-from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.outcome import percentile_s, run, run_all, run_row
-from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 from statemachines.simulation.workload import Outcome as End
 
 from ...kit.tables import paired
-from .small import application
+from .small import application, combined
 
 
-def only(workload: Workload, *settings: str) -> Combination:
-    [combination] = combine(workload, parse_settings(settings or ("scheduler=fifo",)))
+def only(workload: Workload, *settings: str) -> Any:
+    [combination] = combined(workload, *settings or ("scheduler=fifo",))
     return combination
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.report.page.page_data import PageData
-from pipeline.report.page.page_sections import render_page
 from pipeline.sweep.page import DRAWN, render_sweep_page
+
+from ..report.page.page_rows import rendered
 
 pytestmark = pytest.mark.long
 
@@ -174,7 +174,7 @@ def test_the_plots_have_a_row_for_each_combination_that_has_the_figure() -> None
 
 
 def test_report_and_sweep_have_the_same_policy_style_and_script() -> None:
-    report = render_page(PageData("/some/journal", None, None, {}))
+    report = rendered({})
     sweep = render_sweep_page("w", [row(1, "fifo")])
 
     for part in (

@@ -1,10 +1,11 @@
-"""A row of each table of the report, as its page reads them, and what makes them into a page."""
+"""A row of each table of the report, as its page reads them, and the page of such rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pipeline.report.page.page_data import PageData
+from pipeline.report.page.page_sections import render_page
 
 SECOND = 1_000_000_000
 
@@ -12,8 +13,12 @@ Tables = dict[str, list[dict[str, Any]]]
 
 
 def page_data(rows: Tables, **more: Any) -> PageData:
-    """Of a run of 100 seconds."""
-    return PageData("/some/journal", 0, 100 * SECOND, rows, **more)
+    """Of a run of 100 seconds, unless `first_at` and `last_at` say otherwise."""
+    return PageData(**{"journal": "/some/journal", "first_at": 0, "last_at": 100 * SECOND, "rows": rows} | more)
+
+
+def rendered(rows: Tables, **more: Any) -> str:
+    return render_page(page_data(rows, **more))
 
 
 def small_tables(name: str = "x", *, first_at: int = 0) -> Tables:

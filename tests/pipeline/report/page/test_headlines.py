@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from pipeline.journal import Problem
-from pipeline.report.page.headlines import MOST, headlines
-from pipeline.report.page.page_views import Figure
+from pipeline.report.page.headlines import headlines
 
 from ....kit.tables import paired
 from .page_rows import Tables, page_data, small_tables
@@ -20,11 +19,11 @@ from .page_rows import Tables, page_data, small_tables
 CUT = Problem("segment-00000001.journal", 8, 9, "segment-00000001.journal: cut", 3, 1)
 
 
-def by_name(rows: Tables, **more: Any) -> dict[str, Figure]:
+def by_name(rows: Tables, **more: Any) -> dict[str, Any]:
     return {figure.name: figure for figure in headlines(page_data(rows, **more))}
 
 
-def sentence(figure: Figure) -> str:
+def sentence(figure: Any) -> str:
     return f"{figure.value} {figure.detail}"
 
 
@@ -54,7 +53,6 @@ def test_there_are_at_most_ten_sentences_and_the_worst_come_first() -> None:
         ("Events by type", ""),
         ("Slowest handlers", ""),
     ]
-    assert len(figures) == MOST
 
 
 def test_a_sound_run_has_nothing_red_and_names_what_was_looked_for() -> None:
@@ -160,6 +158,6 @@ def test_totals_count_more_than_the_rows_on_the_page() -> None:
 
 
 def test_an_empty_journal_has_one_sentence() -> None:
-    [figure] = headlines(page_data({})._replace(first_at=None, last_at=None))
+    [figure] = headlines(page_data({}, first_at=None, last_at=None))
 
     assert figure.value == "The journal is empty:"

@@ -6,23 +6,16 @@ import base64
 import hashlib
 import html
 import re
-from typing import Any
 
 import pytest
 
 pytest.importorskip("duckdb")
 
 from pipeline.journal import Problem
-from pipeline.report.page.page_sections import render_page
-from pipeline.report.page.page_views import ROWS_SHOWN
 
-from .page_rows import Tables, page_data, small_tables
+from .page_rows import SECOND, rendered, small_tables
 
 NASTY = '</script><img src=x onerror="alert(1)">\'&amp;'
-
-
-def rendered(rows: Tables, **more: Any) -> str:
-    return render_page(page_data(rows, **more))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +94,7 @@ def test_problems_are_red(page: str) -> None:
 
 
 def test_an_empty_journal_has_a_page_that_says_so() -> None:
-    page = render_page(page_data({})._replace(first_at=None, last_at=None))
+    page = rendered({}, first_at=None, last_at=None)
 
     assert "Journal /some/journal, which is empty." in page
     assert drawings(page) == {}
@@ -112,18 +105,18 @@ def test_an_empty_journal_has_a_page_that_says_so() -> None:
 def test_a_cut_table_shows_and_states_its_number_of_rows() -> None:
     row = small_tables()["slowest_handlers"][0]
 
-    page = rendered({"slowest_handlers": [row] * (ROWS_SHOWN + 1)})
+    page = rendered({"slowest_handlers": [row] * 101})
 
-    assert len(cells(page, "slowest-handlers")) == 1 + ROWS_SHOWN
-    assert f"The first {ROWS_SHOWN} rows. All rows: tables/slowest_handlers (Parquet)." in page
+    assert len(cells(page, "slowest-handlers")) == 1 + 100
+    assert "The first 100 rows. All rows: tables/slowest_handlers (Parquet)." in page
 
 
 def test_the_plot_of_the_waits_has_the_queues_of_the_table() -> None:
     queue = small_tables()["waiting_by_queue"][0]
-    page = rendered({"waiting_by_queue": [queue | {"queue": f"q{number}"} for number in range(3 * ROWS_SHOWN)]})
+    page = rendered({"waiting_by_queue": [queue | {"queue": f"q{number}"} for number in range(300)]})
 
-    assert len(cells(page, "waiting-by-queue")) == 1 + ROWS_SHOWN
-    assert drawings(page)["Waiting time per queue"].count('<line class="span') == ROWS_SHOWN
+    assert len(cells(page, "waiting-by-queue")) == 1 + 100
+    assert drawings(page)["Waiting time per queue"].count('<line class="span') == 100
 
 
 def test_damage_is_shown_in_red_with_at_most_twenty_lines_and_the_rows_lost() -> None:
@@ -247,10 +240,8 @@ def test_the_same_rows_give_the_same_page(page: str) -> None:
 
 
 def test_a_run_in_virtual_time_has_a_length_and_one_in_real_time_has_dates() -> None:
-    data = page_data({})
-
-    virtual = render_page(data)
-    real = render_page(data._replace(first_at=1_700_000_000 * 10**9, last_at=1_700_000_060 * 10**9))
+    virtual = rendered({})
+    real = rendered({}, first_at=1_700_000_000 * SECOND, last_at=1_700_000_060 * SECOND)
 
     assert "Journal /some/journal, 1 min 40 s of virtual time." in virtual
     assert "from 2023-11-14 22:13:20 UTC to 2023-11-14 22:14:20 UTC in the clock of the run." in real

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.journal import Problem
-from pipeline.report.page.page_sections import render_page
 
 from .browser import Browser
-from .page_rows import SECOND, Tables, page_data, small_tables
+from .page_rows import SECOND, Tables, rendered, small_tables
 
 NASTY = "</script><img src=x onerror=\"document.title='broken'\">'"
 WIDTHS = [390, 700, 1280, 2560]
@@ -56,9 +55,7 @@ def nasty_tables() -> Tables:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = tmp_path_factory.mktemp("page") / "report.html"
-    text = render_page(
-        page_data(nasty_tables(), damage=[Problem(NASTY, 1, 1, NASTY)], compared_with=NASTY, config=NASTY)
-    )
+    text = rendered(nasty_tables(), damage=[Problem(NASTY, 1, 1, NASTY)], compared_with=NASTY, config=NASTY)
     page.write_text(text, encoding="utf-8")
     return page
 
@@ -66,7 +63,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def empty_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = tmp_path_factory.mktemp("page") / "empty.html"
-    page.write_text(render_page(page_data({})._replace(first_at=None, last_at=None)), encoding="utf-8")
+    page.write_text(rendered({}, first_at=None, last_at=None), encoding="utf-8")
     return page
 
 
