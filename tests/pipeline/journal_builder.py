@@ -141,10 +141,16 @@ class JournalBuilder:
         """All rows of a table in the order of seq, without writing them to disk."""
         kinds = self._events if table is EVENTS else self._transitions
         rows = [dict(zip(table.kind_columns, row["kind"], strict=True)) | row for row in kinds]
-        schema = arrow_schema(table)
-        return pa.Table.from_pylist(
-            [{name: row[name] for name in schema.names} for row in sorted(rows, key=lambda row: row["seq"])], schema
-        )
+        return table_of(table, sorted(rows, key=lambda row: row["seq"]))
+
+
+def batch_of(table: Table, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows as a journal is read; a column that a row lacks is null."""
+    return pa.RecordBatch.from_pylist(rows, arrow_schema(table))
+
+
+def table_of(table: Table, rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_batches([batch_of(table, rows)])
 
 
 def _is_virtual(event: dict[str, Any]) -> bool:

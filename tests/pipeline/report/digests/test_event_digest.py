@@ -8,12 +8,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-import pyarrow as pa
-
 from dispatcher.journal import EVENTS
-from pipeline.journal.arrow import arrow_schema
 from pipeline.report.digests import event_digest
-from pipeline.report.digests.event_digest import EventDigest
+
+from ...journal_builder import batch_of
 
 Row = tuple[str, dict[str, Any]]
 
@@ -27,8 +25,7 @@ def event(seq: int, kind: str = "AType.A", *, at: int = 0, **columns: Any) -> di
 
 def digest(*batches: list[dict[str, Any]], span: tuple[int, int] | None = (0, 99)) -> list[Row]:
     """Rows with their kinds, of one part that comes in these batches."""
-    schema = arrow_schema(EVENTS)
-    found = EventDigest(span).rows(pa.RecordBatch.from_pylist(rows, schema) for rows in batches)
+    found = event_digest.EventDigest(span).rows(batch_of(EVENTS, rows) for rows in batches)
     return [(kind, row) for kind, rows in found for row in rows.to_pylist()]
 
 

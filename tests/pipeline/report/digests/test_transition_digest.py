@@ -8,14 +8,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-import pyarrow as pa
-
 from dispatcher.journal import TRANSITIONS
-from pipeline.journal.arrow import arrow_schema
-from pipeline.report.digests import transition_digest
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
 
-from ...journal_builder import SECOND
+from ...journal_builder import SECOND, batch_of
 from ..lives import MACHINE, MIXED, Move, move
 
 APP_1 = "application_0_0001"
@@ -26,13 +22,9 @@ def app(seq: int, entity: str, what: str, at: int) -> Move:
     return move(seq, entity, what, at, machine="RMApp")
 
 
-def batch(rows: list[Move]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, arrow_schema(TRANSITIONS))
-
-
 def digest(*batches: list[Move]) -> list[tuple[str, dict[str, Any]]]:
     """Rows with their kinds."""
-    found = TransitionDigest(ENDS).rows(map(batch, batches))
+    found = TransitionDigest(ENDS).rows(batch_of(TRANSITIONS, rows) for rows in batches)
     return [(kind, row) for kind, rows in found for row in rows.to_pylist()]
 
 
@@ -75,8 +67,8 @@ def test_the_digest_of_a_part_without_changes_of_state_has_only_counts() -> None
 
 
 def test_the_longest_stays_of_each_state_are_kept(monkeypatch: Any) -> None:
-    monkeypatch.setattr(transition_digest, "LONGEST", 1)
-    monkeypatch.setattr(transition_digest, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(f"{TransitionDigest.__module__}.LONGEST", 1)
+    monkeypatch.setattr(f"{TransitionDigest.__module__}.ROWS_AT_ONCE", 1)
     first, second = MIXED[:8], MIXED[8:]
 
     kept = of_kind(digest(first, second), "long_stay", "entity", "state", "seq", "stay_ns")
@@ -100,6 +92,10 @@ def test_the_digest_of_a_part_keeps_the_transitions_that_other_tables_need() -> 
     )
 
     assert of_kind(rows, "move", "seq") == [(1,), (2,), (3,), (8,), (9,), (11,)]
+
+
+def test_ends_are_the_states_that_no_transition_enters_or_leaves() -> None:
+    assert Ends(frozenset({("M", "NEW")}), frozenset({("M", "DONE")})) == ENDS
 
 
 def test_the_digest_tells_the_span_of_its_part() -> None:

@@ -1,24 +1,26 @@
-"""The report's tables over relations that a test gives; a table is computed when it is asked for."""
+"""The report's tables over relations that a test gives, computed when they are asked for, and written to a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.report.digests.buckets import TimeBuckets
-from pipeline.report.digests.digest import KINDS, add_ends, merge
+from pipeline.report.digests.digest import KINDS, PartWriter, add_ends, merge, write_merged
 from pipeline.report.digests.event_digest import EventDigest
 from pipeline.report.digests.run import ReportRun
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
 from pipeline.report.tables.registry import COMPARISON, TABLES, ReportTable
 from pipeline.report.tables.sql import add_declared
-from pipeline.report.tables.writing import HELPERS
+from pipeline.report.tables.writing import HELPERS, Finish
 
-from ...journal_builder import JournalBuilder
+from ...journal_builder import JournalBuilder, table_of
 
 Rows = list[tuple[Any, ...]]
 Declared = Sequence[tuple[str, ...]]
@@ -81,12 +83,14 @@ def of_parts(parts: Sequence[tuple[pa.Table, pa.Table]], declared: Declared = ()
 def _digest_of(events: pa.Table, transitions: pa.Table, ends: Ends) -> Digest:
     """The digest's rows by kind."""
     found: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in KINDS}
-    for kind, batch in (
-        *EventDigest().rows(events.to_batches()),
-        *TransitionDigest(ends).rows(transitions.to_batches()),
-    ):
+    for kind, batch in _batches_of(events, transitions, ends):
         found[kind].append(batch)
     return {kind: pa.Table.from_batches(batches, KINDS[kind]) for kind, batches in found.items()}
+
+
+def _batches_of(events: pa.Table, transitions: pa.Table, ends: Ends) -> Iterator[tuple[str, pa.RecordBatch]]:
+    yield from EventDigest().rows(events.to_batches())
+    yield from TransitionDigest(ends).rows(transitions.to_batches())
 
 
 def _merged(digests: Sequence[Digest], ends: Ends) -> Digest:
@@ -106,14 +110,17 @@ def _opened(digests: Sequence[Digest], ends: Ends) -> duckdb.DuckDBPyConnection:
 
 def of_relations(
     *,
-    times: TimeBuckets | None = None,
-    fine_times: TimeBuckets | None = None,
+    times: tuple[int, int, int] = (0, 1, 1),
+    parts: int = 1,
     declared: Declared = (),
     end_at: int | None = None,
     **given: list[Any],
 ) -> Tables:
-    """Of rows of the digest's kinds and of tables, each a dict, whose other columns are null. The rest is empty."""
-    times = times or TimeBuckets(0, 1, 1)
+    """Of rows of the digest's kinds and of tables, each a dict, whose other columns are null. The rest is empty.
+
+    `times`: the begin of the run's intervals, their width and their number. `parts`: of an interval, for the queue.
+    """
+    intervals = TimeBuckets(*times)
     database = duckdb.connect(":memory:")
     for kind, schema in KINDS.items():
         database.from_arrow(pa.Table.from_pylist(given.get(kind, []), schema)).create(kind)
@@ -125,8 +132,43 @@ def of_relations(
         database.from_arrow(pa.Table.from_pylist(rows, schema)).create(name)
     add_ends(database, Ends.of(declared))
     add_declared(database, declared)
-    end = times.start_at + times.width_ns * times.number if end_at is None else end_at
-    return Tables(database, ReportRun(times.start_at, end, times, times, fine_times or times), given)
+    end = intervals.start_at + intervals.width_ns * intervals.number if end_at is None else end_at
+    run = ReportRun(intervals.start_at, end, intervals, intervals, intervals.divided(parts))
+    return Tables(database, run, given)
+
+
+# -- in folders --------------------------------------------------------------------------------------------------------
+
+
+def write_parts(journal: JournalBuilder, folder: Path, declared: Declared, *, at_once: int) -> list[Path]:
+    """The digests of a journal's parts, of so many seqs each."""
+    tables = [(table, journal.rows(table).to_pylist()) for table in (EVENTS, TRANSITIONS)]
+    last = max(row["seq"] for _, rows in tables for row in rows)
+    parts = []
+    for number, first in enumerate(range(1, last + 1, at_once)):
+        of_part = [
+            table_of(table, [row for row in rows if first <= row["seq"] < first + at_once]) for table, rows in tables
+        ]
+        parts.append(folder / f"part{number}")
+        with PartWriter(parts[-1], number) as writer:
+            writer.write(_batches_of(*of_part, Ends.of(declared)))
+    return parts
+
+
+def merge_parts(parts: Sequence[Path], folder: Path, declared: Declared) -> None:
+    write_merged(parts, folder, Ends.of(declared))
+
+
+def written(parts: Sequence[Path], folder: Path, declared: Declared) -> dict[str, Rows]:
+    """The tables of parts, written to a folder and read back."""
+    folder.mkdir()
+    Finish(parts, folder, declared).run()
+    return {table.name: rounded(row.values() for row in pq.read_table(table).to_pylist()) for table in folder.iterdir()}
+
+
+def rounded(rows: Iterable[Iterable[Any]]) -> Rows:
+    """Sums of doubles differ in their last digits with the order of the rows."""
+    return in_order(tuple(round(value, 9) if isinstance(value, float) else value for value in row) for row in rows)
 
 
 _CAPACITY = pa.schema(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.report.digests.buckets import TimeBuckets
-
 from ...journal_builder import JournalBuilder
 from .at_hand import in_order, of_journal, of_relations
 
@@ -20,7 +18,7 @@ def test_containers_over_time_are_carried_forward() -> None:
         for n, (node, at, end) in enumerate(held)
     ]
 
-    found = of_relations(times=TimeBuckets(0, 999, 1), containers=rows)["containers_over_time"]
+    found = of_relations(times=(0, 999, 1), containers=rows)["containers_over_time"]
 
     def most(node: str | None, bucket: int) -> int:
         of_node = [(start, end or 1000) for name, start, end in held if node in (name, None)]

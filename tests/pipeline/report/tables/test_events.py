@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dispatcher.journal import EVENTS, TRANSITIONS
-from pipeline.journal.arrow import arrow_schema
-from pipeline.report.digests.buckets import TimeBuckets
 
+from ...journal_builder import table_of
 from .at_hand import Tables, in_order, of_parts, of_relations
 
 pytestmark = pytest.mark.long
@@ -28,8 +26,7 @@ def event(seq: int, kind: str = "AType.A", *, came: int = 0, begun: int = 0, **c
 
 def tables_of(*parts: list[Event]) -> Tables:
     """Of events, each part digested apart."""
-    none = arrow_schema(TRANSITIONS).empty_table()
-    return of_parts([(pa.Table.from_pylist(rows, arrow_schema(EVENTS)), none) for rows in parts])
+    return of_parts([(table_of(EVENTS, rows), table_of(TRANSITIONS, [])) for rows in parts])
 
 
 def test_events_are_summed_up_by_type() -> None:
@@ -96,12 +93,11 @@ def test_the_slowest_events_are_found_and_the_lowest_seq_wins_a_tie(monkeypatch:
 
 def depth_of(width_ns: int, parts: int, *changes: tuple[int, int, int]) -> list[tuple[Any, ...]]:
     """Of parts' numbers, arrivals and starts, in 4 intervals."""
-    times = TimeBuckets(0, width_ns, 4)
     rows = [
         {"bucket": bucket, "width_ns": width_ns // parts, "arrivals": arrivals, "starts": starts}
         for bucket, arrivals, starts in changes
     ]
-    return of_relations(times=times, fine_times=times.divided(parts), depth=rows)["queue_depth"]
+    return of_relations(times=(0, width_ns, 4), parts=parts, depth=rows)["queue_depth"]
 
 
 def test_the_queue_holds_the_events_that_arrived_and_were_not_started() -> None:

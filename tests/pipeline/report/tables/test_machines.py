@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.journal import EVENTS, TRANSITIONS
-from pipeline.journal.arrow import arrow_schema
-from pipeline.report.digests.transition_digest import Ends
 
 from ....kit import tries
-from ...journal_builder import SECOND
+from ...journal_builder import SECOND, table_of
 from ..lives import MACHINE, MIXED, RETURNING, Move, move
 from .at_hand import NONE, Tables, in_order, of_parts, of_relations
 
@@ -25,8 +22,7 @@ pytestmark = pytest.mark.long
 
 def tables_of(*parts: list[Move], merged: slice = NONE) -> Tables:
     """Of transitions, each part digested apart, and some of the parts merged before the others."""
-    none = arrow_schema(EVENTS).empty_table()
-    tables = [(none, pa.Table.from_pylist(rows, arrow_schema(TRANSITIONS))) for rows in parts]
+    tables = [(table_of(EVENTS, []), table_of(TRANSITIONS, rows)) for rows in parts]
     return of_parts(tables, MACHINE, merged=merged)
 
 
@@ -67,10 +63,6 @@ def test_a_returning_entity_has_no_stay_in_new() -> None:
 
 def test_without_transitions_there_are_no_stays() -> None:
     assert tables_of([])["time_in_state"] == []
-
-
-def test_ends_are_the_states_that_no_transition_enters_or_leaves() -> None:
-    assert Ends.of(MACHINE) == Ends(frozenset({("M", "NEW")}), frozenset({("M", "DONE")}))
 
 
 @pytest.mark.parametrize("cuts", [(3,), (4, 9), tuple(range(1, 12))])

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.report.digests.buckets import TimeBuckets
-
 from .at_hand import in_order, of_relations
 
 pytestmark = pytest.mark.long
@@ -16,7 +14,7 @@ CONTAINER = (
     *("container", "application", "node", "memory_mb", "vcores_milli", "gpus", "gpu_milli"),
     *("started_at", "ended_at"),
 )
-THREE = TimeBuckets(1000, 100, 3)
+THREE = 1000, 100, 3
 
 
 def containers(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
@@ -65,10 +63,9 @@ def test_a_container_within_one_bucket_counts_in_that_bucket_only() -> None:
 
 def test_a_node_of_unknown_capacity_has_no_shares() -> None:
     held = containers(("c1", "a", "lost", 1024, 1000, 0, 0, 1000, None), ("c2", None, None, 1, 1, 1, 1, 1000, None))
-    one = TimeBuckets(1000, 100, 1)
     without_gpus = [{"node": "h1", "memory_mb": 1024, "vcores_milli": 8000, "gpus": 0}]
 
-    found = of_relations(times=one, containers=held, node_capacity=without_gpus)["node_utilisation"]
+    found = of_relations(times=(1000, 100, 1), containers=held, node_capacity=without_gpus)["node_utilisation"]
 
     rows = [("lost", 0, 1000, None, None, None), ("h1", 0, 1000, 0.0, 0.0, None), (None, 0, 1000, 0.0, 0.0, None)]
     assert found == in_order(rows)
@@ -83,7 +80,7 @@ def test_queues_share_the_whole_cluster() -> None:
     queues = {"app1": "prod", "app2": "dev", "app3": "idle"}
 
     found = of_relations(
-        times=TimeBuckets(1000, 100, 1),
+        times=(1000, 100, 1),
         containers=held,
         applications=[{"id": name, "queue": queue} for name, queue in queues.items()],
         node_capacity=nodes("h1", "h2"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dispatcher.journal import EVENTS, TRANSITIONS
-from pipeline.report.digests.digest import PartWriter, write_merged
-from pipeline.report.digests.event_digest import EventDigest
-from pipeline.report.digests.transition_digest import Ends, TransitionDigest
+from pipeline.report.digests.digest import PartWriter
 from pipeline.report.tables.registry import COMPARISON, TABLES, ReportColumn
-from pipeline.report.tables.writing import Finish, rows_of_entities
+from pipeline.report.tables.writing import rows_of_entities
 
 from ...journal_builder import JournalBuilder
-from .at_hand import in_order, of_journal, of_relations
+from . import at_hand
+from .at_hand import Rows, in_order, of_journal, of_relations, rounded
 
 pytestmark = pytest.mark.long
 
@@ -37,8 +34,6 @@ DECLARED = [
         "RMNode RUNNING EXPIRE LOST",
     )
 ]
-ENDS = Ends.of(DECLARED)
-Tables = Mapping[str, list[tuple[Any, ...]]]
 
 
 @pytest.fixture
@@ -61,35 +56,16 @@ def journal(tmp_path: Path) -> JournalBuilder:
     return journal
 
 
-def write_parts(journal: JournalBuilder, folder: Path, *, at_once: int) -> list[Path]:
-    """The digests of a journal's parts, of so many seqs each."""
-    events, transitions = journal.rows(EVENTS).to_pylist(), journal.rows(TRANSITIONS).to_pylist()
-    parts = []
-    for number, first in enumerate(range(1, 13, at_once)):
-        parts.append(folder / f"part{number}")
-        with PartWriter(parts[-1], number) as writer:
-            for digest, table, rows in (
-                (EventDigest(), journal.rows(EVENTS), events),
-                (TransitionDigest(ENDS), journal.rows(TRANSITIONS), transitions),
-            ):
-                wanted = [at for at, row in enumerate(rows) if first <= row["seq"] < first + at_once]
-                writer.write(digest.rows(table.take(pa.array(wanted, pa.int64())).to_batches()))
-    return parts
+def write_parts(journal: JournalBuilder, folder: Path, *, at_once: int = 12) -> list[Path]:
+    return at_hand.write_parts(journal, folder, DECLARED, at_once=at_once)
 
 
-def written(parts: list[Path], folder: Path) -> Tables:
-    folder.mkdir()
-    Finish(parts, folder, DECLARED).run()
-    return {table.name: rounded(row.values() for row in pq.read_table(table).to_pylist()) for table in folder.iterdir()}
-
-
-def rounded(rows: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:
-    """Sums of doubles differ in their last digits with the order of the rows."""
-    return in_order(tuple(round(value, 9) if isinstance(value, float) else value for value in row) for row in rows)
+def written(parts: list[Path], folder: Path) -> dict[str, Rows]:
+    return at_hand.written(parts, folder, DECLARED)
 
 
 def test_each_table_has_a_folder_and_rows_and_nothing_else_is_left(journal: JournalBuilder, tmp_path: Path) -> None:
-    tables = written(write_parts(journal, tmp_path, at_once=12), tmp_path / "tables")
+    tables = written(write_parts(journal, tmp_path), tmp_path / "tables")
 
     assert tables.keys() == {table.name for table in TABLES}
     assert {name for name, rows in tables.items() if not rows} == {"damage"}
@@ -98,7 +74,7 @@ def test_each_table_has_a_folder_and_rows_and_nothing_else_is_left(journal: Jour
 
 
 def test_columns_that_are_declared_without_nulls_have_none(journal: JournalBuilder, tmp_path: Path) -> None:
-    written(write_parts(journal, tmp_path, at_once=12), tmp_path / "tables")
+    written(write_parts(journal, tmp_path), tmp_path / "tables")
 
     for table in TABLES:
         found = pq.read_table(tmp_path / "tables" / table.name)
@@ -112,11 +88,11 @@ def test_a_journal_in_parts_has_the_same_tables_merged_or_not(
     journal: JournalBuilder, tmp_path: Path, at_once: int
 ) -> None:
     parts = write_parts(journal, tmp_path, at_once=at_once)
-    whole = written(write_parts(journal, tmp_path / "whole", at_once=12), tmp_path / "expected")
+    whole = written(write_parts(journal, tmp_path / "whole"), tmp_path / "expected")
 
     first, second = tmp_path / "first", tmp_path / "second"
-    write_merged(parts[:2], first, ENDS)
-    write_merged([first, *parts[2:]], second, ENDS)
+    at_hand.merge_parts(parts[:2], first, DECLARED)
+    at_hand.merge_parts([first, *parts[2:]], second, DECLARED)
 
     assert written(parts, tmp_path / "of parts") == whole
     assert written([first, *parts[2:]], tmp_path / "of some") == whole
@@ -125,10 +101,10 @@ def test_a_journal_in_parts_has_the_same_tables_merged_or_not(
 
 def test_a_folder_s_name_is_no_pattern(journal: JournalBuilder, tmp_path: Path) -> None:
     other, odd = tmp_path / "run1", tmp_path / "run[1]"
-    write_parts(journal, other, at_once=12)
+    write_parts(journal, other)
     none = written([], other / "tables")
 
-    found = written(write_parts(journal, odd, at_once=12), odd / "tables")
+    found = written(write_parts(journal, odd), odd / "tables")
 
     assert found["applications"] != none["applications"]
     assert found["key_figures"] != none["key_figures"]
@@ -137,7 +113,7 @@ def test_a_folder_s_name_is_no_pattern(journal: JournalBuilder, tmp_path: Path) 
 def test_a_merged_digest_forgets_the_lives_that_have_ended(journal: JournalBuilder, tmp_path: Path) -> None:
     parts = write_parts(journal, tmp_path, at_once=1)
 
-    write_merged(parts, tmp_path / "merged", ENDS)
+    at_hand.merge_parts(parts, tmp_path / "merged", DECLARED)
 
     stretches = pq.read_table(tmp_path / "merged" / "stretch").to_pylist()
     assert sorted((row["entity"], row["to_state"]) for row in stretches) == [
@@ -149,7 +125,7 @@ def test_a_merged_digest_forgets_the_lives_that_have_ended(journal: JournalBuild
 
 
 def test_key_figures_are_those_of_the_tables(journal: JournalBuilder, tmp_path: Path) -> None:
-    tables = written(write_parts(journal, tmp_path, at_once=12), tmp_path / "tables")
+    tables = written(write_parts(journal, tmp_path), tmp_path / "tables")
     figures = {(subject, metric): value for subject, metric, _, value in tables["key_figures"]}
 
     expected = {
@@ -179,9 +155,7 @@ def test_a_part_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def _failing() -> Any:
-    rows = JournalBuilder(Path("unused"))
-    rows.event(1, "AType", "A")
-    yield from EventDigest().rows(rows.rows(EVENTS).to_batches())
+    yield "kept_event", pa.RecordBatch.from_pylist([{"seq": 1}])
     raise ValueError("foreign")
 
 
