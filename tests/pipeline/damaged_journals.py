@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from dispatcher.journal.format.frames import Frame
-from dispatcher.journal.read import frames_in
 from pipeline.journal import Problem
 
+from ..kit.journals import frames_of
 from ..kit.segment_files import EventRow, TransitionRow, segment_path, write_segments
 
 EVENTS: Final = 60
@@ -50,41 +49,37 @@ def write_sound_journal(folder: Path) -> Path:
     return write_segments(folder, [[frame] * 5] * 3, kinds, moves)
 
 
-def _frames(journal: Path) -> list[Frame]:
-    """Of the second segment: START, five frames of rows, END."""
-    return [found for found in frames_in(segment_path(journal, 2)) if isinstance(found, Frame)]
-
-
-def _change(journal: Path, change: Callable[[bytearray, list[Frame]], bytes | bytearray | None]) -> None:
+def _change(journal: Path, change: Callable[[bytearray, list[Any]], bytes | bytearray | None]) -> None:
+    """In the second segment: START, five frames of rows, END."""
     segment = segment_path(journal, 2)
     data = bytearray(segment.read_bytes())
-    changed = change(data, _frames(journal))
+    changed = change(data, frames_of(segment))
     segment.write_bytes(data if changed is None else changed)
 
 
 def _flip(*places: tuple[int, int]) -> Callable[[Path], None]:
     """Damages a byte at each place: the number of a frame, and an offset from its begin, or below 0 from its end."""
 
-    def damage(data: bytearray, frames: list[Frame]) -> None:
+    def damage(data: bytearray, frames: list[Any]) -> None:
         for number, offset in places:
             data[(frames[number].end if offset < 0 else frames[number].offset) + offset] ^= 1
 
     return lambda journal: _change(journal, damage)
 
 
-def _zero(data: bytearray, frames: list[Frame]) -> None:
+def _zero(data: bytearray, frames: list[Any]) -> None:
     data[frames[2].offset + 10 : frames[4].offset - 10] = bytes(frames[4].offset - frames[2].offset - 20)
 
 
-def _double(data: bytearray, frames: list[Frame]) -> bytes:
+def _double(data: bytearray, frames: list[Any]) -> bytes:
     return bytes(data[: frames[3].end] + data[frames[3].offset : frames[3].end] + data[frames[3].end :])
 
 
-def _cut(data: bytearray, frames: list[Frame]) -> bytes:
+def _cut(data: bytearray, frames: list[Any]) -> bytes:
     return bytes(data[: frames[4].offset + 30])
 
 
-def _cut_between(data: bytearray, frames: list[Frame]) -> bytes:
+def _cut_between(data: bytearray, frames: list[Any]) -> bytes:
     return bytes(data[: frames[4].offset])
 
 

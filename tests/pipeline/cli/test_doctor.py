@@ -16,13 +16,12 @@ from typer.testing import CliRunner
 
 from dispatcher import ConfigError
 from pipeline.cli import doctor_command
-from pipeline.cli.doctor_command import COMMANDS, DoctorFinding, doctor
 from pipeline.cli.wheels import LACKING, PYTHONS, newest_python
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
 
 app = typer.Typer()
-app.command()(doctor)
+app.command()(doctor_command.doctor)
 
 
 def run(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -185,7 +184,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 def test_few_descriptors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 4096))
 
-    assert doctor_command._descriptors() == DoctorFinding(
+    assert doctor_command._descriptors() == doctor_command.DoctorFinding(
         "descriptors",
         "256 at most for a process, and 1,024 are advisable: ulimit -n 1024",
         "256 for a process, 4,096 at most",
@@ -206,10 +205,10 @@ def test_the_least_limit_of_the_cgroups_above_counts(tmp_path: Path) -> None:
 
 def test_an_unknown_command_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="expected one of changes, config"):
-        doctor("fly")
+        doctor_command.doctor("fly")
 
 
 def test_every_command_is_known_to_the_doctor() -> None:
     declared = {point.name for point in entry_points(group="dispatcher.commands")}
 
-    assert set(COMMANDS) == declared - {"doctor"}
+    assert set(doctor_command.COMMANDS) == declared - {"doctor"}

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
-
-from dispatcher import DispatcherError
-from pipeline.cli import sweep
 
 from ...kit.commands import run_command, run_here
 
@@ -73,7 +71,8 @@ def test_a_mistake_is_reported_before_anything_is_written(
 ) -> None:
     jobs.write_text(workload)
 
-    with pytest.raises(DispatcherError, match=problem):
-        sweep(jobs, settings, jobs.parent / output)
+    done = run_here("sweep", jobs, *(f"--set={each}" for each in settings), "--output", jobs.parent / output)
 
+    assert done.code == 2
+    assert re.search(problem, done.err)
     assert [each.name for each in jobs.parent.iterdir()] == ["jobs.json"]

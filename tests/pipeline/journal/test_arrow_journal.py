@@ -16,13 +16,9 @@ from hypothesis import strategies as st
 
 from dispatcher import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
-from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.frames import ROWS, Header
 from pipeline.journal import Problem, read_batches
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
-from pipeline.journal.damage import all_problems, segment_problems
-from pipeline.journal.scan import JournalPart, plan, scan
-from pipeline.journal.whole import look_at_whole
 
 from ...kit import EFFORT
 from ...kit.segment_files import (
@@ -33,9 +29,9 @@ from ...kit.segment_files import (
     TransitionRow,
     encode_rows,
     segment_path,
-    summarize,
     write_segments,
 )
+from .reading import batches_of, batches_where, numbers, planned, problems
 
 pytestmark = pytest.mark.long
 
@@ -193,7 +189,7 @@ def test_conditions_pass_over_frames_and_not_rows(tmp_path: Path) -> None:
     journal = write(tmp_path / "journal", [frames])
 
     def found(**conditions: Any) -> list[int]:
-        return seqs(read_batches(journal, EVENTS, conditions=Conditions(**conditions)))
+        return seqs(batches_where(journal, EVENTS, **conditions))
 
     assert found(ranges={"seq": (2, None)}) == [1, 2, 3, 4]
     assert found(ranges={"seq": (3, None)}) == [3, 4]
@@ -212,24 +208,21 @@ def test_a_transition_may_be_made_between_two_events(
     """Its seq belongs to an event just outside its frame."""
     moves = [(0, "a", 1), (0, "b", 1)]
     journal = write(tmp_path / "journal", [[([event(1)], [], True), ([event(n) for n in (2, 3, 4)], moves, True)]])
-    conditions = Conditions(ranges={"seq": (least, most)})
 
-    assert len(rows_of(read_batches(journal, TRANSITIONS, conditions=conditions))) == len(kept)
+    assert len(rows_of(batches_where(journal, TRANSITIONS, ranges={"seq": (least, most)}))) == len(kept)
 
 
 def test_segments_without_wanted_rows_are_not_planned(tmp_path: Path) -> None:
     frame_of: list[Segment] = [[([event(n, at=n * 10)], [], True)] for n in (1, 2, 3)]
     journal = write(tmp_path / "journal", frame_of)
-    listed = [segment_path(journal, number) for number in (1, 2, 3)]
 
-    def planned(table: Table, **conditions: Any) -> list[str]:
-        tasks = plan(summarize(listed), table, Conditions(**conditions))
-        return [Path(part.segment).name[-9:-8] for task in tasks for part in task]
+    def read(table: Table, **conditions: Any) -> list[int]:
+        return [number for task in planned(journal, table, **conditions) for number in numbers(task)]
 
-    assert planned(EVENTS) == ["1", "2", "3"]
-    assert planned(EVENTS, ranges={"seq": (2, 2)}) == ["2"]
-    assert planned(EVENTS, ranges={"finished_at": (25, None)}) == ["3"]
-    assert planned(TRANSITIONS) == []
+    assert read(EVENTS) == [1, 2, 3]
+    assert read(EVENTS, ranges={"seq": (2, 2)}) == [2]
+    assert read(EVENTS, ranges={"finished_at": (25, None)}) == [3]
+    assert read(TRANSITIONS) == []
 
 
 # -- tasks -----------------------------------------------------------------------------------------------------------
@@ -241,14 +234,12 @@ def test_small_segments_share_a_task_and_big_ones_are_divided(tmp_path: Path) ->
     journal = write(tmp_path / "journal", [small, small, big, small])
     sizes = [segment_path(journal, number).stat().st_size for number in (1, 2, 3, 4)]
 
-    listed = summarize([segment_path(journal, number) for number in (1, 2, 3, 4)])
-    tasks = plan(listed, EVENTS, Conditions(), task_bytes=2 * sizes[0])
+    tasks = [numbers(task) for task in planned(journal, EVENTS, sized=2 * sizes[0])]
 
-    numbers = [[Path(part.segment).name[-9:-8] for part in task] for task in tasks]
-    assert numbers[0] == ["1", "2"]
-    assert numbers[-1] == ["4"]
-    assert set(map(tuple, numbers[1:-1])) == {("3",)}
-    assert len(numbers) == 2 + round(sizes[2] / (2 * sizes[0]))
+    assert tasks[0] == [1, 2]
+    assert tasks[-1] == [4]
+    assert set(map(tuple, tasks[1:-1])) == {(3,)}
+    assert len(tasks) == 2 + round(sizes[2] / (2 * sizes[0]))
 
 
 @pytest.mark.parametrize("task_bytes", [1, 100, 333, 1000, 5000, 100_000])
@@ -261,8 +252,8 @@ def test_each_row_is_read_by_one_task(tmp_path: Path, task_bytes: int) -> None:
     segment.write_bytes(data)
     lines: list[Problem] = []
 
-    tasks = plan(summarize([segment_path(journal, 1), segment]), EVENTS, Conditions(), task_bytes=task_bytes)
-    found = [seqs(scan(task, EVENTS, arrow_schema(EVENTS), Conditions(), lines.append)) for task in tasks]
+    tasks = planned(journal, EVENTS, sized=task_bytes)
+    found = [seqs(batches_of(task, EVENTS, lines.append)) for task in tasks]
 
     assert sorted(seq for of_task in found for seq in of_task) == [
         row["seq"] for row in read_rows(journal, EVENTS, on_damage=lambda _: None)
@@ -287,7 +278,7 @@ def damage(journal: Path, table: Table = EVENTS) -> list[str]:
 
 
 def test_a_sound_journal_has_no_problems(sound: Path) -> None:
-    assert list(all_problems(look_at_whole(sound))) == []
+    assert problems(sound) == []
     assert damage(sound) == []
 
 
@@ -299,7 +290,7 @@ def test_a_flipped_byte_is_found_and_no_wrong_row_is_read(sound: Path) -> None:
     for offset in range(0, len(data), max(1, 3 // EFFORT)):
         segment.write_bytes(data[:offset] + bytes([data[offset] ^ 0x10]) + data[offset + 1 :])
 
-        assert segment_problems(segment), offset
+        assert problems(sound), offset
         for table in TABLES:
             found = rows_of(read_batches(sound, table, on_damage=lambda _: None))
             assert all(row in rows[table.name] for row in found)
@@ -307,11 +298,12 @@ def test_a_flipped_byte_is_found_and_no_wrong_row_is_read(sound: Path) -> None:
 
 
 def test_a_segment_removed_by_retention_is_reported_where_it_is_read_and_is_no_damage(sound: Path) -> None:
+    [task] = planned([segment_path(sound, 1)], EVENTS)
     segment_path(sound, 1).unlink()
     Manifest(2, 2, True).write(sound, sync=False)
     found: list[Problem] = []
 
-    list(scan([JournalPart(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), found.append))
+    list(batches_of(task, EVENTS, found.append))
 
     assert damage(sound) == []
     assert [problem.problem for problem in found] == [

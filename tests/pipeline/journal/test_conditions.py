@@ -9,20 +9,21 @@ import pytest
 pytest.importorskip("pyarrow")
 
 
+from dispatcher import DispatcherError
 from dispatcher.journal import EVENTS
-from dispatcher.journal.conditions import Comparison, Conditions
-from pipeline.journal.conditions import ConditionError, comparisons_in
+
+from .reading import comparisons_of, conditions_of
 
 
 def test_comparisons_are_joined_by_and() -> None:
     text = "seq >= -1 AND Event_Type IN ('A and B', 'C') and started_at between 3 and 5 and redelivered == TRUE"
 
-    assert comparisons_in(text) == [
-        Comparison("seq", ">=", -1),
-        Comparison("event_type", "in", ("A and B", "C")),
-        Comparison("started_at", ">=", 3),
-        Comparison("started_at", "<=", 5),
-        Comparison("redelivered", "=", True),
+    assert comparisons_of(text) == [
+        ("seq", ">=", -1),
+        ("event_type", "in", ("A and B", "C")),
+        ("started_at", ">=", 3),
+        ("started_at", "<=", 5),
+        ("redelivered", "=", True),
     ]
 
 
@@ -41,8 +42,8 @@ def test_comparisons_are_joined_by_and() -> None:
     ],
 )
 def test_anything_else_is_refused_with_what_can_be_said(text: str) -> None:
-    with pytest.raises(ConditionError, match=r"is not a comparison of a column with a value\. Join comparisons with"):
-        comparisons_in(text)
+    with pytest.raises(DispatcherError, match=r"is not a comparison of a column with a value\. Join comparisons with"):
+        comparisons_of(text)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,4 @@ def test_anything_else_is_refused_with_what_can_be_said(text: str) -> None:
     ],
 )
 def test_comparisons_become_conditions_where_a_frame_can_tell(text: str, ranges: Any, values: Any) -> None:
-    found = Conditions.of(comparisons_in(text), EVENTS)
-
-    assert (found.ranges, found.values) == (ranges, values)
+    assert conditions_of(text, EVENTS) == (ranges, values)

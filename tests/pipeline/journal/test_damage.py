@@ -9,16 +9,12 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from dispatcher.journal import EVENTS, verify
-from dispatcher.journal.conditions import Conditions
 from pipeline.journal import Problem, read_batches
-from pipeline.journal.damage import all_problems, total_lost
-from pipeline.journal.scan import divide, scan_together
-from pipeline.journal.whole import look_at_whole
 
-from ...kit.segment_files import Manifest, look_at, segment_path, summarize
+from ...kit.segment_files import Manifest, segment_path
 from .. import damaged_journals
 from ..damaged_journals import KINDS, Kind, Lost, write_sound_journal
-from .test_scan_together import WANTED
+from .reading import batches_where, divided, lost_in_all, pairs_of, problems
 
 
 @pytest.fixture
@@ -31,7 +27,7 @@ def test_each_kind_of_damage_is_listed_with_its_place_and_the_rows_lost(journal:
     """The report listed what the folder and the segments' ends show, and denied all other damage."""
     kind.damage(journal)
 
-    found = list(all_problems(look_at_whole(journal)))
+    found = problems(journal)
 
     assert sorted(map(Lost.of, found), key=repr) == sorted(kind.lost, key=repr)
     assert {problem.problem for problem in found} <= set(verify(journal).problems)
@@ -45,12 +41,11 @@ def test_a_reader_meets_all_damage_once_in_however_many_parts(journal: Path, kin
     met: list[Problem] = []
 
     rows = sum(batch.num_rows for batch in read_batches(journal, EVENTS, on_damage=met.append))
-    for parts in divide(look_at_whole(journal).summarized, tasks):
-        for _ in scan_together(parts, WANTED, in_segments.append):
-            pass
+    for parts in divided(journal, tasks):
+        list(pairs_of(parts, in_segments.append))
 
     assert rows == damaged_journals.EVENTS - kind.events
-    assert met == list(all_problems(look_at_whole(journal)))
+    assert met == problems(journal)
     assert set(in_segments) == {problem for problem in met if (journal / problem.segment).exists()} - {
         problem for problem in met if "manifest" in problem.problem
     }
@@ -58,13 +53,11 @@ def test_a_reader_meets_all_damage_once_in_however_many_parts(journal: Path, kin
 
 
 def test_a_segment_that_disappears_after_it_was_listed_is_damage(journal: Path) -> None:
-    listed = summarize(look_at(journal).closed)
+    [parts] = divided(journal, 1)
     segment_path(journal, 2).unlink()
     met: list[Problem] = []
 
-    for parts in divide(listed, 1):
-        for _ in scan_together(parts, WANTED, met.append):
-            pass
+    list(pairs_of(parts, met.append))
 
     assert list(map(str, met)) == [
         "segment-00000002.journal: is missing; 20 events and an unknown number of transitions lost"
@@ -75,7 +68,7 @@ def test_a_filter_that_skips_a_damaged_frame_does_not_meet_it(journal: Path) -> 
     KINDS[0].damage(journal)
     met: list[Problem] = []
 
-    rows = list(read_batches(journal, EVENTS, conditions=Conditions({"seq": (21, 24)}), on_damage=met.append))
+    rows = list(batches_where(journal, EVENTS, ranges={"seq": (21, 24)}, on_damage=met.append))
 
     assert ([row["seq"] for batch in rows for row in batch.to_pylist()], met) == ([21, 22, 23, 24], [])
 
@@ -87,7 +80,7 @@ def test_a_torn_tail_of_an_open_segment_is_no_damage(journal: Path) -> None:
     (journal / f".{last.name}.open").write_bytes((journal / f".{last.name}.open").read_bytes()[:-100])
     Manifest(1, 2).write(journal, sync=False)
 
-    assert list(all_problems(look_at_whole(journal))) == []
+    assert problems(journal) == []
 
 
 @pytest.mark.parametrize(
@@ -100,4 +93,4 @@ def test_a_torn_tail_of_an_open_segment_is_no_damage(journal: Path) -> None:
     ],
 )
 def test_the_rows_lost_in_all_are_told_as_far_as_known(lost: list[tuple[int | None, int | None]], said: str) -> None:
-    assert total_lost([Problem("a", None, None, "a: cut", *numbers) for numbers in lost]) == said
+    assert lost_in_all([Problem("a", None, None, "a: cut", *numbers) for numbers in lost]) == said

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS
-from dispatcher.journal.conditions import Conditions
 from pipeline.journal import Problem, read_batches
-from pipeline.journal.damage import all_problems
-from pipeline.journal.scan import plan
-from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
 
 from ...kit.segment_files import Table
 from ...partitioned_journals import write_partitioned
+from .reading import batches_where, planned, problems
 
 
 @pytest.fixture
@@ -25,11 +23,11 @@ def journal(tmp_path: Path) -> Path:
     return write_partitioned(tmp_path / "journal", 2, 0, 3)
 
 
-SEQS = [1, 2, *(2 * SEQS_PER_PARTITION + seq for seq in (1, 2, 3))]
+SEQS = [1, 2, *(2 * 10**12 + seq for seq in (1, 2, 3))]
 
 
-def seqs(journal: Path, table: Table, conditions: Conditions | None = None) -> list[int]:
-    batches = read_batches(journal, table, ["seq"], conditions=conditions)
+def seqs(journal: Path, table: Table, **conditions: Any) -> list[int]:
+    batches = batches_where(journal, table, **conditions)
     return [seq for batch in batches for seq in batch.column("seq").to_pylist()]
 
 
@@ -43,11 +41,11 @@ def test_a_partition_by_itself_keeps_its_seqs(journal: Path) -> None:
 
 
 def test_a_condition_on_the_seq_skips_the_other_partitions(journal: Path) -> None:
-    second = Conditions({"seq": (2 * SEQS_PER_PARTITION + 2, None)})
+    second = {"seq": (2 * 10**12 + 2, None)}
 
-    assert seqs(journal, EVENTS, second) == SEQS[2:]
-    assert seqs(journal, EVENTS, Conditions({"seq": (None, 2)})) == SEQS[:2]
-    [[part]] = plan(look_at_whole(journal).summarized, TRANSITIONS, second)
+    assert seqs(journal, EVENTS, ranges=second) == SEQS[2:]
+    assert seqs(journal, EVENTS, ranges={"seq": (None, 2)}) == SEQS[:2]
+    [[part]] = planned(journal, TRANSITIONS, ranges=second)
     assert part.partition == 2
 
 
@@ -59,7 +57,7 @@ def test_damage_names_its_partition(journal: Path) -> None:
 
     list(read_batches(journal, EVENTS, on_damage=found.append))
 
-    assert found == list(all_problems(look_at_whole(journal)))
+    assert found == problems(journal)
     assert [problem.segment for problem in found] == ["partition-1", "partition-2/segment-00000001.journal"]
     assert str(found[0]) == "partition-1: is missing; an unknown number of rows lost"
     assert str(found[1]).startswith("partition-2/segment-00000001.journal: 15 bytes from byte ")

@@ -11,16 +11,14 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
+from dispatcher.journal import EVENTS, TABLES, read_rows
 from pipeline.journal import Problem
-from pipeline.journal.arrow import arrow_schema
-from pipeline.journal.scan import JournalPart, divide, scan_together
 
-from ...kit.segment_files import EventRow, TransitionRow, look_at, segment_path, summarize, write_segments
+from ...kit.segment_files import EventRow, TransitionRow, look_at, segment_path, write_segments
+from .reading import divided, pairs_of
 
 KINDS = [("rm", "AType", "A", "handled"), ("nm", "AType", "A", "failed"), ("rm", "BType", "B", "handled")]
 MOVES = [("RMApp", "NEW", "START", "RUNNING", True), ("RMApp", "NEW", "KILL", "NEW", False)]
-WANTED = [(table, arrow_schema(table)) for table in TABLES]
 
 
 @pytest.fixture
@@ -46,9 +44,9 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
 @pytest.mark.long
 @pytest.mark.parametrize("rows_at_once", [1, 20, 1000])
 def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int) -> None:
-    parts = [JournalPart(str(segment)) for segment in look_at(journal).closed]
+    [parts] = divided(journal, 1)
 
-    pairs = list(scan_together(parts, WANTED, pytest.fail, rows=rows_at_once))
+    pairs = list(pairs_of(parts, pytest.fail, rows=rows_at_once))
 
     for place, table in enumerate(TABLES):
         assert rows([pair[place] for pair in pairs]) == list(read_rows(journal, table))
@@ -56,12 +54,11 @@ def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int
 
 def test_coded_kinds_share_their_indices_and_have_the_same_values(journal: Path) -> None:
     """The report's digests number the kinds of rows by one array of indices instead of five columns of text."""
-    coded = [(table, arrow_schema(table, coded=True)) for table in TABLES]
-    parts = [JournalPart(str(segment)) for segment in look_at(journal).closed]
+    [parts] = divided(journal, 1)
 
-    pairs = list(scan_together(parts, coded, pytest.fail))
+    pairs = list(pairs_of(parts, pytest.fail, coded=True))
 
-    for place, table in enumerate((EVENTS, TRANSITIONS)):
+    for place, table in enumerate(TABLES):
         assert rows([pair[place] for pair in pairs]) == list(read_rows(journal, table))
         for pair in pairs:
             kinds = [pair[place].column(name) for name in table.kind_columns]
@@ -74,12 +71,12 @@ def test_each_row_is_in_one_of_the_parts_in_order(journal: Path, tasks: int) -> 
     data = bytearray(segment.read_bytes())
     data[1500] ^= 1  # the search for the next frame goes across borders of parts
     segment.write_bytes(data)
-    lines: list[str] = []
+    lines: list[Problem] = []
 
-    divided = divide(summarize(look_at(journal).closed), tasks)
-    found = [pair[0] for parts in divided for pair in scan_together(parts, WANTED, lines.append)]
+    of_tasks = divided(journal, tasks)
+    found = [pair[0] for parts in of_tasks for pair in pairs_of(parts, lines.append)]
 
-    assert len(divided) <= tasks
+    assert len(of_tasks) <= tasks
     assert rows(found) == list(read_rows(journal, EVENTS, on_damage=lambda _: None))
     assert len(lines) == 1
 
@@ -90,7 +87,7 @@ def test_a_segment_that_is_gone_is_in_a_part_too(journal: Path) -> None:
     segment_path(journal, 3).unlink()
     found: list[Problem] = []
 
-    for parts in divide(summarize(listed), 2):
-        list(scan_together(parts, WANTED, found.append))
+    for parts in divided(listed, 2):
+        list(pairs_of(parts, found.append))
 
     assert [problem.segment for problem in found] == [segment_path(journal, 3).name]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.yarnlog.summary import is_declared, mismatch, older_releases
-from statemachines.conformance import UnknownReleaseError
-from statemachines.registry import FACTORIES
+from dispatcher import DispatcherError
+from pipeline.yarnlog.summary import mismatch, older_releases
 
 from ...kit.tables import paired
 
@@ -129,10 +128,6 @@ def test_what_is_logged_is_held_against_the_table_of_its_machine(logged: str, wh
     assert found.startswith(why[:-3]) if why.endswith("...") else found == why
 
 
-def test_machines_of_the_registry_are_declared_and_others_are_not() -> None:
-    assert [machine for machine in [*FACTORIES, "Task", "Container"] if is_declared(machine)] == list(FACTORIES)
-
-
 @pytest.mark.parametrize(("logged", "releases"), paired(OLDER))
 def test_a_transition_of_an_older_release_is_no_mismatch_and_names_the_releases(logged: str, releases: str) -> None:
     machine, from_state, event, to_state = logged.split()
@@ -145,7 +140,5 @@ def test_a_transition_of_an_older_release_is_no_mismatch_and_names_the_releases(
 
 
 def test_a_release_without_tables_is_refused() -> None:
-    with pytest.raises(
-        UnknownReleaseError, match=r"no tables of Hadoop '2\.5'; expected one of 2\.4, 2\.7, 3, or 'any'"
-    ):
+    with pytest.raises(DispatcherError, match=r"no tables of Hadoop '2\.5'; expected one of 2\.4, 2\.7, 3, or 'any'"):
         mismatch("RMApp", "NEW", "START", "NEW_SAVING", True, "2.5")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.yarnlog.clock import YarnLogError
+from dispatcher import DispatcherError
 from pipeline.yarnlog.files import daemon_of, log_files, read_log
 from pipeline.yarnlog.opening import opened_log
-from pipeline.yarnlog.parser import Record, Unparsed
+
+from .written import records
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -52,7 +53,7 @@ def test_a_named_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
 def test_paths_without_a_log_are_an_error(tmp_path: Path, names: list[str], why: str) -> None:
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(YarnLogError, match=why):
+    with pytest.raises(DispatcherError, match=why):
         log_files([tmp_path / name for name in names])
 
 
@@ -68,7 +69,7 @@ def test_a_packed_log_is_unpacked(tmp_path: Path, suffix: str, pack: Callable[[b
     file = tmp_path / f"a.log.1{suffix}"
     file.write_bytes(pack(b"one\r\nt") + pack(b"wo"))
 
-    assert list(read_log(file)) == [Unparsed(1, "one"), Unparsed(2, "two")]
+    assert list(read_log(file)) == [(1, "one"), (2, "two")]
     assert (log_files([tmp_path]), daemon_of(file)) == ([file], "a.log")
 
 
@@ -88,7 +89,7 @@ def test_a_file_that_is_not_packed_as_its_name_says_is_an_error(
     if (suffix, damage) == (".zst", "damaged"):  # zstd checks no sums by default: the frame's header is damaged
         file.write_bytes(packed[:4] + b"\xff" * 8 + packed[12:])
 
-    with pytest.raises(YarnLogError, match=rf"a\.log{suffix}: cannot be read: ."):
+    with pytest.raises(DispatcherError, match=rf"a\.log{suffix}: cannot be read: ."):
         list(read_log(file))
 
 
@@ -100,7 +101,7 @@ def test_without_a_package_for_zstandard_the_error_names_it(tmp_path: Path, monk
     file = tmp_path / "a.log.zst"
     file.touch()
 
-    with pytest.raises(YarnLogError, match=r"zstandard is not installed. Install it with: pip install .*\[cli\]"):
+    with pytest.raises(DispatcherError, match=r"zstandard is not installed. Install it with: pip install .*\[cli\]"):
         list(read_log(file))
 
 
@@ -118,7 +119,7 @@ def test_a_log_in_another_encoding_is_read(tmp_path: Path, encoding: str) -> Non
     found = list(read_log(file))
 
     assert [one.text for one in found] == [f"{LINE}\nnext\u0a0a", LINE]
-    assert [one.message.entity for one in found if isinstance(one, Record)] == ["äpp_1", "äpp_1"]
+    assert [one.message.entity for one in records(found)] == ["äpp_1", "äpp_1"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
@@ -144,13 +145,13 @@ def test_a_log_in_utf_16_that_is_cut_off_is_read_to_its_end(tmp_path: Path) -> N
 
 def test_a_file_that_may_not_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
     if os.geteuid() == 0:
-        with pytest.raises(YarnLogError, match="cannot be read: Is a directory"):
+        with pytest.raises(DispatcherError, match="cannot be read: Is a directory"):
             list(read_log(tmp_path))
         return
     file = tmp_path / "a.log"
     file.touch(mode=0)
 
-    with pytest.raises(YarnLogError, match=r"a\.log: cannot be read: Permission denied"):
+    with pytest.raises(DispatcherError, match=r"a\.log: cannot be read: Permission denied"):
         list(read_log(file))
 
 

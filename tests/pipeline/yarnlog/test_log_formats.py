@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.yarnlog.log_formats import LogFormat
-from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
-
-from .written import AT, AT_NS, LAYOUTS, LOGGER, PREFIXES, SECOND_NS, THREAD, UNTIMED, Layout, Prefix, prefixed
+from . import written
+from .written import (
+    AT,
+    AT_NS,
+    LAYOUTS,
+    LOGGER,
+    PREFIXES,
+    SECOND_NS,
+    THREAD,
+    UNTIMED,
+    Layout,
+    Prefix,
+    parsed,
+    prefixed,
+)
 
 pytestmark = pytest.mark.long
 
@@ -34,17 +47,22 @@ MESSAGES = [
 ]
 
 
-def parse(lines: Iterable[bytes]) -> tuple[list[Record | Unparsed], LogFormat | None]:
-    formats: list[LogFormat] = []
-    found = list(parse_lines(lines, on_format=formats.append))
+def parse(lines: Iterable[bytes]) -> tuple[list[Any], Any]:
+    """What is found, and the format."""
+    formats: list[Any] = []
+    found = parsed(lines, on_format=formats.append)
     assert len(formats) <= 1
     return found, formats[0] if formats else None
 
 
-def records(lines: Iterable[bytes]) -> list[Record]:
+def records(lines: Iterable[bytes]) -> list[Any]:
     """The records without their texts, which have the prefixes, and lines, of which a prefix may make several."""
-    found = [one for one in parse(lines)[0] if isinstance(one, Record)]
-    return [record._replace(text="", line=0, line_count=1) for record in found]
+    return [record._replace(text="", line=0, line_count=1) for record in written.records(parse(lines)[0])]
+
+
+def line_counts(found: Iterable[Any]) -> list[int]:
+    """The numbers of lines of records; a line outside counts 1."""
+    return [getattr(one, "line_count", 1) for one in found]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -70,21 +88,16 @@ def test_each_layout_is_parsed(layout: Layout) -> None:
 def test_a_layout_without_a_time_is_parsed_with_the_time_of_the_prefix(layout: Layout) -> None:
     [bare], _ = parse(prefixed(str, layout(MOVE)))
     [in_container], _ = parse(prefixed(PREFIXES["docker logs -t"][0], layout(MOVE)))
-    [in_syslog] = parse_lines(prefixed(PREFIXES["syslog, RFC 5424"][0], layout(MOVE)))
+    [in_syslog] = parsed(prefixed(PREFIXES["syslog, RFC 5424"][0], layout(MOVE)))
 
-    assert all(isinstance(one, Record) and one.message.machine == "RMApp" for one in (bare, in_container, in_syslog))
-    assert [one.at for one in (bare, in_container, in_syslog) if isinstance(one, Record)] == [0, AT_NS, AT_NS]
+    found = bare, in_container, in_syslog
+    assert [(one.message.machine, one.at) for one in found] == [("RMApp", at) for at in (0, AT_NS, AT_NS)]
 
 
 def test_a_prefix_without_a_year_is_of_the_last_year_before_the_file_was_changed() -> None:
-    from datetime import date
-
     lines = prefixed(PREFIXES["journald"][0], UNTIMED["LEVEL"](MOVE))
 
-    ats = [
-        [one.at for one in parse_lines(lines, latest=latest) if isinstance(one, Record)]
-        for latest in (date(2021, 11, 23), date(2022, 11, 22))
-    ]
+    ats = [[one.at for one in parsed(lines, latest=latest)] for latest in (date(2021, 11, 23), date(2022, 11, 22))]
 
     assert ats == [[SECOND_NS], [SECOND_NS]]
 
@@ -155,7 +168,7 @@ def test_containers_that_alternate_have_records_of_their_own() -> None:
 
     found, _ = parse(prefixed(str, "\n".join(lines)))
 
-    assert [(one.line, one.line_count if isinstance(one, Record) else 1) for one in found] == [(2, 1), (4, 1), (1, 3)]
+    assert list(zip((one.line for one in found), line_counts(found), strict=True)) == [(2, 1), (4, 1), (1, 3)]
     refused = found[-1]
     assert (refused.message.kind, refused.message.from_state) == ("invalid_transition", "FINISHED")
 
@@ -172,7 +185,7 @@ def test_pieces_of_two_streams_are_put_together_apart() -> None:
 
     found, _ = parse(prefixed(str, "\n".join(lines)))
 
-    assert [(one.line, one.line_count) for one in found if isinstance(one, Record)] == [(1, 2), (2, 2)]
+    assert [(one.line, one.line_count) for one in found] == [(1, 2), (2, 2)]
 
 
 def test_a_line_that_was_cut_and_never_ended_is_kept() -> None:
@@ -180,7 +193,7 @@ def test_a_line_that_was_cut_and_never_ended_is_kept() -> None:
 
     found, _ = parse(prefixed(str, "\n".join(lines)))
 
-    assert sum(one.line_count if isinstance(one, Record) else 1 for one in found) == 3
+    assert sum(line_counts(found)) == 3
 
 
 def test_lines_of_context_that_grep_prints_have_its_prefix_taken_off() -> None:
@@ -188,7 +201,7 @@ def test_lines_of_context_that_grep_prints_have_its_prefix_taken_off() -> None:
 
     [record], found = parse(prefixed(str, "\n".join(lines)))
 
-    assert found == LogFormat(("grep -H",))
+    assert (found.prefixes, found.layout.name) == (("grep -H",), "HADOOP")
     assert (record.message.kind, record.message.from_state) == ("invalid_transition", "FINISHED")
 
 
@@ -198,8 +211,8 @@ def test_a_format_is_found_after_many_lines_that_have_none() -> None:
     found, log_format = parse(prefixed(str, "\n".join([*noise, *map(PREFIXES["docker compose"][0], [PLAIN(MOVE)])])))
 
     assert len(found) == 1701
-    assert isinstance(found[-1], Record)
-    assert (found[-1].line, log_format) == (1701, LogFormat(("docker compose",)))
+    assert [one.line for one in written.records(found)] == [1701]
+    assert (log_format.prefixes, log_format.layout.name) == (("docker compose",), "HADOOP")
 
 
 def test_a_quoted_line_of_another_format_changes_nothing() -> None:
@@ -208,8 +221,8 @@ def test_a_quoted_line_of_another_format_changes_nothing() -> None:
 
     found, log_format = parse(prefixed(str, "\n".join(lines)))
 
-    assert log_format == LogFormat()
-    assert [one.line_count for one in found if isinstance(one, Record)] == [*[1] * 99, 5, 1]
+    assert (log_format.prefixes, log_format.layout.name) == ((), "HADOOP")
+    assert [one.line_count for one in written.records(found)] == [*[1] * 99, 5, 1]
 
 
 def test_lines_without_the_prefix_that_was_found_are_parsed_as_they_are() -> None:
@@ -218,15 +231,14 @@ def test_lines_without_the_prefix_that_was_found_are_parsed_as_they_are() -> Non
 
     found, _ = parse(prefixed(str, "\n".join(lines)))
 
-    assert [one.line for one in found if isinstance(one, Record)] == [602, 603, 604]
+    assert [one.line for one in written.records(found)] == [602, 603, 604]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "no log\nat all", "ERROR: disk full\nINFO begin"])
 def test_text_without_a_header_has_no_format(text: str) -> None:
     found, log_format = parse(prefixed(str, text))
 
-    assert log_format is None
-    assert all(isinstance(one, Unparsed) for one in found)
+    assert (log_format, written.records(found)) == (None, [])
 
 
 @pytest.mark.timeout(30)

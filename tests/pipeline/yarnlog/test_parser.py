@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pipeline.yarnlog.parser import LINES_KEPT, Record, Unparsed, parse_lines
-
 from ...kit.tables import paired
+from .written import parsed, records
 
 RM = "org.apache.hadoop.yarn.server.resourcemanager"
 AT = "2021-11-23 10:06:36,708"
@@ -17,11 +18,11 @@ FRAME = "\tat org.apache.hadoop.yarn.state.StateMachineFactory.doTransition(Stat
 INVALID = "org.apache.hadoop.yarn.state.InvalidStateTransitionException: Invalid event: "
 
 
-def parse(*lines: str) -> list[Record | Unparsed]:
-    return list(parse_lines(f"{line}\n".encode() for line in lines))
+def parse(*lines: str) -> list[Any]:
+    return parsed(f"{line}\n".encode() for line in lines)
 
 
-def only_record(*lines: str) -> Record:
+def only_record(*lines: str) -> Any:
     [record] = parse(*lines)
     assert record.line_count == len(lines)
     return record
@@ -30,8 +31,8 @@ def only_record(*lines: str) -> Record:
 def test_a_record_has_its_line_its_time_and_its_text() -> None:
     found = parse(OTHER, MOVE)
 
-    assert found[0] == Unparsed(1, OTHER)
-    record = found[1]
+    other, record = found
+    assert other == (1, OTHER)
     assert (record.line, record.line_count, record.at, record.level) == (2, 1, AT_NS, "INFO")
     assert (record.thread, record.logger, record.text) == (None, f"{RM}.rmapp.RMAppImpl", MOVE)
     assert (record.message.kind, record.message.entity) == ("transition", "application_1_0001")
@@ -40,39 +41,35 @@ def test_a_record_has_its_line_its_time_and_its_text() -> None:
 def test_the_lines_after_a_record_are_its_own_and_count_as_parsed() -> None:
     found = parse(MOVE, "", FRAME, OTHER)
 
-    assert isinstance(found[0], Record)
     assert (found[0].line, found[0].line_count, found[0].text) == (1, 3, f"{MOVE}\n\n{FRAME}")
-    assert found[1:] == [Unparsed(4, OTHER)]
+    assert found[1:] == [(4, OTHER)]
 
 
 def test_lines_after_a_message_of_no_kind_and_before_the_first_record_are_unparsed_one_by_one() -> None:
-    assert parse(OTHER, FRAME, "") == [Unparsed(1, OTHER), Unparsed(2, FRAME), Unparsed(3, "")]
-    assert parse("STARTUP_MSG", "", MOVE)[:2] == [Unparsed(1, "STARTUP_MSG"), Unparsed(2, "")]
+    assert parse(OTHER, FRAME, "") == [(1, OTHER), (2, FRAME), (3, "")]
+    assert parse("STARTUP_MSG", "", MOVE)[:2] == [(1, "STARTUP_MSG"), (2, "")]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
 def test_the_end_of_a_line_is_no_part_of_it(end: bytes) -> None:
-    [found] = parse_lines([OTHER.encode() + end])
-
-    assert found == Unparsed(1, OTHER)
+    assert parsed([OTHER.encode() + end]) == [(1, OTHER)]
 
 
 def test_bytes_that_are_no_utf_8_are_kept_or_replaced() -> None:
     line = OTHER.encode() + b"\xff\xe4"
 
-    [kept] = parse_lines([line])
-    [shown] = parse_lines([line], errors="replace")
+    [kept] = parsed([line])
+    [shown] = parsed([line], errors="replace")
 
     assert kept.text.encode(errors="surrogateescape") == line
     assert shown.text == OTHER + "\ufffd\ufffd"
 
 
 def test_what_goes_on_without_end_is_no_longer_kept() -> None:
-    found = parse(MOVE, *["x"] * LINES_KEPT)
+    found = parse(MOVE, *["x"] * 5000)
 
-    assert isinstance(found[0], Record)
-    assert found[0].line_count == LINES_KEPT
-    assert found[1:] == [Unparsed(LINES_KEPT + 1, "x")]
+    assert found[0].line_count == 5000
+    assert found[1:] == [(5001, "x")]
 
 
 @pytest.mark.timeout(30)
@@ -142,7 +139,7 @@ def test_a_line_on_another_event_is_a_record_of_its_own() -> None:
         f"{AT} ERROR RMNodeImpl: Invalid event REBOOTING on Node  host:8041",
     )
 
-    assert [(record.message.kind, record.message.entity) for record in found if isinstance(record, Record)] == [
+    assert [(record.message.kind, record.message.entity) for record in records(found)] == [
         ("invalid_transition", None),
         ("invalid_event", "host:8041"),
     ]

@@ -11,8 +11,9 @@ pytest.importorskip("pyarrow")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.yarnlog.parser import Record, parse_lines
 from pipeline.yarnlog.rows import row_of
+
+from .written import parsed, records
 
 # Pieces of real lines, in any order and broken off anywhere, lead further in than random text does.
 PIECES = [
@@ -66,9 +67,9 @@ LINES = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=40).map
 def test_the_lines_of_a_file_add_up_and_are_all_kept(content: bytes) -> None:
     lines = content.split(b"\n")
 
-    found = list(parse_lines(line + b"\n" for line in lines))
+    found = parsed(line + b"\n" for line in lines)
 
-    counts = [one.line_count if isinstance(one, Record) else 1 for one in found]
+    counts = [getattr(one, "line_count", 1) for one in found]
     assert sum(counts) == len(lines)
     texts = [one.text.encode(errors="surrogateescape").split(b"\n") for one in found]
     assert [len(text) for text in texts] == counts
@@ -78,11 +79,10 @@ def test_the_lines_of_a_file_add_up_and_are_all_kept(content: bytes) -> None:
 
 @given(LINES)
 def test_each_record_is_a_row(content: bytes) -> None:
-    for one in parse_lines(content.split(b"\n"), errors="replace"):
-        if isinstance(one, Record):
-            row = row_of(one, "a.log", "a.log", 7)
-            assert row.seq == 7 * 2**40 + one.line
-            assert row.payload is None or isinstance(json.loads(row.payload), dict)
-            assert (row.machine != "") == (row.kind in ("transition", "invalid_transition", "invalid_event"))
-            assert -(2**63) <= row.at < 2**63
-            ",".join(field for field in row if isinstance(field, str)).encode()
+    for one in records(parsed(content.split(b"\n"), errors="replace")):
+        row = row_of(one, "a.log", "a.log", 7)
+        assert row.seq == 7 * 2**40 + one.line
+        assert row.payload is None or isinstance(json.loads(row.payload), dict)
+        assert (row.machine != "") == (row.kind in ("transition", "invalid_transition", "invalid_event"))
+        assert -(2**63) <= row.at < 2**63
+        ",".join(field for field in row if isinstance(field, str)).encode()

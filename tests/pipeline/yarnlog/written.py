@@ -1,9 +1,12 @@
-"""The layouts in which logs are written, and the prefixes that other tools write before each line."""
+"""The layouts in which logs are written, the prefixes that other tools write before each line, and what is parsed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pipeline.yarnlog.parser import parse_lines
 
 LOGGER = "org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppImpl"
 AT = "2021-11-23 10:06:36,708"
@@ -118,3 +121,12 @@ PREFIXES: Mapping[str, tuple[Prefix, tuple[str, ...]]] = {
 def prefixed(prefix: Prefix, text: str) -> list[bytes]:
     """The lines of a text, each with the prefix, as a binary file yields them."""
     return "".join(f"{prefix(line)}\n" for line in text.split("\n")).encode(errors="surrogateescape").splitlines(True)
+
+
+def parsed(lines: Iterable[bytes], **options: Any) -> list[Any]:
+    """The records, and the lines outside of records as pairs of their number and their text."""
+    return list(parse_lines(lines, **options))
+
+
+def records(found: Iterable[Any]) -> list[Any]:
+    return [one for one in found if hasattr(one, "message")]

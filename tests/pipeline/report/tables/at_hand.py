@@ -16,11 +16,13 @@ from pipeline.report.digests.digest import KINDS, PartWriter, add_ends, merge, w
 from pipeline.report.digests.event_digest import EventDigest
 from pipeline.report.digests.run import ReportRun
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
-from pipeline.report.tables.registry import COMPARISON, TABLES, ReportTable
+from pipeline.report.tables.registry import COMPARISON, TABLES, ReportColumn, ReportTable  # noqa: F401
 from pipeline.report.tables.sql import add_declared
-from pipeline.report.tables.writing import HELPERS, Finish
+from pipeline.report.tables.writing import HELPERS, Finish, rows_of_entities  # noqa: F401
 
 from ...journal_builder import JournalBuilder, table_of
+
+NAMES = tuple(table.name for table in TABLES)
 
 Rows = list[tuple[Any, ...]]
 Declared = Sequence[tuple[str, ...]]

@@ -9,13 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.report.digests.digest import PartWriter
-from pipeline.report.tables.registry import COMPARISON, TABLES, ReportColumn
-from pipeline.report.tables.writing import rows_of_entities
-
 from ...journal_builder import JournalBuilder
 from . import at_hand
-from .at_hand import Rows, in_order, of_journal, of_relations, rounded
+from .at_hand import (
+    COMPARISON,
+    TABLES,
+    PartWriter,
+    ReportColumn,
+    Rows,
+    in_order,
+    of_journal,
+    of_relations,
+    rounded,
+    rows_of_entities,
+)
 
 pytestmark = pytest.mark.long
 

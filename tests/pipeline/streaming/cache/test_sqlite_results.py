@@ -15,7 +15,6 @@ import pytest
 
 from pipeline.streaming import ResultCacheAwayError, ResultCacheError, SqliteResults
 from pipeline.streaming.cache import sqlite
-from pipeline.streaming.cache.sqlite import file_system_of
 
 from ....kit import TIMEOUT_S, in_threads
 from ....kit.forked import in_child
@@ -288,6 +287,6 @@ def test_the_innermost_mount_says_the_file_system(tmp_path: Path) -> None:
     inner = str(tmp_path).replace(" ", "\\040")
     mounts.write_text(f"disk / ext4 rw 0 0\nserver:/x {inner}/a\\040b nfs4 rw 0 0\nother {inner}/a xfs rw 0 0\n")
 
-    assert file_system_of(folder, str(mounts)) == "nfs4"
-    assert file_system_of(tmp_path, str(mounts)) == "ext4"
-    assert file_system_of(folder, str(tmp_path / "none")) == ""
+    assert sqlite.file_system_of(folder, str(mounts)) == "nfs4"
+    assert sqlite.file_system_of(tmp_path, str(mounts)) == "ext4"
+    assert sqlite.file_system_of(folder, str(tmp_path / "none")) == ""

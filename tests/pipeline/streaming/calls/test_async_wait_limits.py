@@ -9,7 +9,6 @@ import pytest
 
 from dispatcher.aio import RateLimit
 from pipeline.streaming import RetryAfter
-from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
 from ....kit import TIMEOUT_S
 from .harness import ON_ERROR, HandBatchFunction, HandFunction, Harness, make_host
@@ -248,29 +247,6 @@ READING_AHEAD: Rows = {
 @scenarios(RATES | CONCURRENCY | SHARING | BATCHES | COUNTS | READING_AHEAD)
 def test_scenario(options: Options, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(options, script, monkeypatch)
-
-
-def test_a_limiter_may_be_shared() -> None:
-    limiter = ResumingRateLimiter(RateLimit(10, burst=1))
-    with Harness(rate_limit=limiter) as first, Harness(rate_limit=limiter) as second:
-        first.process("a")
-        second.process("b")
-        assert (first.called(), second.called()) == (["a"], [])
-
-        second.advance(100)
-        assert second.called() == ["b"]
-
-
-def test_retry_after_pauses_all_operators_of_a_shared_limiter() -> None:
-    limiter = ResumingRateLimiter(RateLimit(1000, burst=10))
-    with Harness(rate_limit=limiter, timeout_ms=9000) as first, Harness(rate_limit=limiter, timeout_ms=9000) as second:
-        first.process("a")
-        first.answer_error("a", RetryAfter(2.0))
-        second.process("b")
-        assert second.called() == []
-
-        second.advance(2000)
-        assert second.called() == ["b"]
 
 
 @pytest.mark.parametrize("is_blocking", [True, False], ids=["pool", "loop"])

@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.aio import RateLimit
-from pipeline.streaming import AdaptiveRateLimit
+from pipeline.streaming import AdaptiveRateLimit, RetryAfter
 from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
 from ....kit import TIMEOUT_S, in_threads
+from .harness import Harness
 
 SLACK = 1e-6  # of rounding
 
@@ -367,3 +368,26 @@ def test_users_take_turns(rate: float, burst: float, count: int) -> None:
     begun = [len(calls) for calls in users.begun]
     assert max(begun) - min(begun) <= 1
     assert sum(begun) >= rate - 1
+
+
+def test_a_limiter_may_be_shared() -> None:
+    limiter = ResumingRateLimiter(RateLimit(10, burst=1))
+    with Harness(rate_limit=limiter) as first, Harness(rate_limit=limiter) as second:
+        first.process("a")
+        second.process("b")
+        assert (first.called(), second.called()) == (["a"], [])
+
+        second.advance(100)
+        assert second.called() == ["b"]
+
+
+def test_retry_after_pauses_all_operators_of_a_shared_limiter() -> None:
+    limiter = ResumingRateLimiter(RateLimit(1000, burst=10))
+    with Harness(rate_limit=limiter, timeout_ms=9000) as first, Harness(rate_limit=limiter, timeout_ms=9000) as second:
+        first.process("a")
+        first.answer_error("a", RetryAfter(2.0))
+        second.process("b")
+        assert second.called() == []
+
+        second.advance(2000)
+        assert second.called() == ["b"]

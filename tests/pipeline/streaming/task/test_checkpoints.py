@@ -27,7 +27,6 @@ from pipeline.streaming import (
     Watermark,
 )
 from pipeline.streaming.task import checkpoints
-from pipeline.streaming.task.checkpoints import VERSION, decode
 
 from ....kit import tries
 
@@ -61,7 +60,7 @@ def test_a_checkpoint_comes_back_as_it_was(position: Any, states: Any, output: A
         7, input_state=position, operator_states=states, outputs=5, output_state=output, is_finished=finished
     )
 
-    assert decode(CheckpointStorage("unused").encode(taken), JsonSerializer(), "here") == taken
+    assert checkpoints.decode(CheckpointStorage("unused").encode(taken), JsonSerializer(), "here") == taken
 
 
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=3))
@@ -73,7 +72,7 @@ def test_whatever_is_changed_or_cut_is_not_restored(at: int, garbage: bytes) -> 
     for damaged in (data[:at], data[:at] + garbage + data[at + len(garbage) :], data + garbage):
         if damaged != data:
             with pytest.raises(CheckpointError):
-                decode(damaged, JsonSerializer(), "here")
+                checkpoints.decode(damaged, JsonSerializer(), "here")
 
 
 def test_the_newest_is_restored(tmp_path: Path) -> None:
@@ -128,10 +127,10 @@ def test_a_later_version_is_refused_and_not_skipped(tmp_path: Path, monkeypatch:
     storage = CheckpointStorage(tmp_path)
     store(storage, checkpoint(1))
     with monkeypatch.context() as later:
-        later.setattr(checkpoints, "VERSION", VERSION + 1)
+        later.setattr(checkpoints, "VERSION", checkpoints.VERSION + 1)
         store(storage, checkpoint(2))
 
-    with pytest.raises(CheckpointError, match=f"version {VERSION + 1}") as refused:
+    with pytest.raises(CheckpointError, match=f"version {checkpoints.VERSION + 1}") as refused:
         storage.latest()
     assert type(refused.value) is CheckpointError
 

@@ -1,0 +1,80 @@
+"""A journal read as jobs read it: in parts, each by itself, past what cannot hold wanted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dispatcher.journal import TABLES
+from dispatcher.journal.conditions import Conditions
+from pipeline.journal import Problem, read_batches
+from pipeline.journal.arrow import arrow_schema
+from pipeline.journal.conditions import comparisons_in
+from pipeline.journal.damage import all_problems, in_order, total_lost
+from pipeline.journal.scan import JournalPart, divide, plan, scan, scan_together
+from pipeline.journal.whole import look_at_whole
+
+from ...kit.segment_files import Table, summarize
+
+Parts = Sequence[JournalPart]
+OnDamage = Callable[[Problem], object]
+Closed = Path | Sequence[Path]
+"""A journal, or segments of one, which may be gone."""
+
+
+def problems(journal: Path, *, as_reported: bool = False) -> list[Problem]:
+    """All damage, as a look at the whole journal finds it, or in the order in which a report lists it."""
+    found = list(all_problems(look_at_whole(journal)))
+    return in_order(found) if as_reported else found
+
+
+def lost_in_all(problems: Sequence[Problem]) -> str:
+    return total_lost(problems)
+
+
+def comparisons_of(text: str) -> list[tuple[Any, ...]]:
+    """Column, operator and value of each."""
+    return list(map(tuple, comparisons_in(text)))
+
+
+def conditions_of(text: str, table: Table) -> tuple[Any, Any]:
+    """The ranges and the values by column that a text asks for."""
+    found = Conditions.of(comparisons_in(text), table)
+    return found.ranges, found.values
+
+
+def batches_where(journal: Path, table: Table, *, on_damage: OnDamage | None = None, **conditions: Any) -> Any:
+    """What is read under conditions: `ranges` and `values` by column."""
+    return read_batches(journal, table, conditions=Conditions(**conditions), on_damage=on_damage)
+
+
+def planned(closed: Closed, table: Table, *, sized: Any = None, **conditions: Any) -> list[list[JournalPart]]:
+    """The tasks that read a table. `sized`: the bytes of a task."""
+    sizes = {} if sized is None else {"task_bytes": sized}
+    return plan(_summarized(closed), table, Conditions(**conditions), **sizes)
+
+
+def divided(closed: Closed, tasks: int) -> list[list[JournalPart]]:
+    return divide(_summarized(closed), tasks)
+
+
+def _summarized(closed: Closed) -> Any:
+    return look_at_whole(closed).summarized if isinstance(closed, Path) else summarize(list(closed))
+
+
+def numbers(parts: Parts) -> list[int]:
+    """Of the segments that the parts are of."""
+    return [int(Path(part.segment).stem[-8:]) for part in parts]
+
+
+def batches_of(parts: Parts, table: Table, on_damage: OnDamage) -> Iterator[pa.RecordBatch]:
+    return scan(parts, table, arrow_schema(table), Conditions(), on_damage)
+
+
+def pairs_of(parts: Parts, on_damage: OnDamage, *, coded: bool = False, **options: Any) -> Iterator[Any]:
+    """Batches of both tables, read in one pass."""
+    wanted = [(table, arrow_schema(table, coded=coded)) for table in TABLES]
+    return scan_together(parts, wanted, on_damage, **options)
