@@ -10,7 +10,8 @@ import pytest
 from pipeline.spark.async_io.column.arguments import NullsAside, read_arguments
 from pipeline.spark.async_io.column.calls import column_function
 from pipeline.streaming import AsyncFunction
-from pipeline.streaming.calls.hosts.choice import make_host
+
+from ...streaming.calls.harness import make_host
 
 
 def test_one_array_and_several_arrays_are_rows_of_tuples() -> None:

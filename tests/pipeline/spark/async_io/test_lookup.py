@@ -23,7 +23,6 @@ from pipeline.lookup import (
     SqliteTable,
     TableUnavailableError,
 )
-from pipeline.lookup.schema import LookupSchema
 from pipeline.spark import call_metrics, lookup_join, ordered_wait, unordered_wait
 from pipeline.streaming import AsyncFunction
 
@@ -102,7 +101,7 @@ def test_a_row_whose_lookup_has_failed_is_named(spark: SparkSession, sizes: Sqli
 class SlowTable(SqliteTable):
     """No answer comes."""
 
-    def reader(self, schema: LookupSchema) -> Any:
+    def reader(self, schema: Any) -> Any:
         reader = super().reader(schema)
         reader.lookup_columns = partial(asyncio.sleep, 3600)  # type: ignore[assignment]
         return reader

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from pipeline.lookup import PostgresTable, SqliteTable
-from pipeline.lookup.function import LookupFunction
 from pipeline.spark.async_io.lookup_batches import BatchLookup, RowBatch, distinct_rows
-from pipeline.spark.async_io.results import OutputColumns
-from pipeline.spark.async_io.spark_types import values_of
 
 from ....kit.databases import sqlite_file
-from ...lookup.fakes import invoke, opened, run
+from ...lookup.fakes import LookupFunction, invoke, opened, run
+from .task_rows import OutputColumns, values_of
 
 if TYPE_CHECKING:
     from ...postgres_server import PostgresServer

@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.lookup import FullCache, FunctionTable, LookupTableError, PartialCache, PostgresTable, SqliteTable
-from pipeline.lookup.function import LookupFunction
 from pipeline.spark import async_column, lookup_join, ordered_wait, register_async, unordered_wait
 from pipeline.streaming import AsyncFunction
+
+from ...lookup.fakes import LookupFunction
 
 NEEDED: dict[str, Any] = {"dedupe_by": "id", "remember": 1}
 

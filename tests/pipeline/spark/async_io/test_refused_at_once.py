@@ -14,10 +14,9 @@ from pyspark.util import PythonEvalType
 
 import pipeline.spark
 import pipeline.streaming
+from dispatcher import DispatcherError
 from pipeline.spark import async_column, ordered_wait
-from pipeline.spark.errors import AsyncIOError
 from pipeline.streaming import AsyncFunction
-from pipeline.streaming.options import times_in_ms
 
 from ....kit.spark import setting
 
@@ -46,11 +45,13 @@ def of_column(spark: SparkSession, function: Any = square, returns: Any = None, 
 needs_columns = pytest.mark.skipif(not HAS_COLUMNS, reason="a column needs PySpark 4.1")
 
 
-def test_a_deadline_that_leaves_the_timeout_without_effect_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    assert times_in_ms(10, 10) == {"timeout_ms": 10_000, "deadline_ms": 10_000}
+def test_a_deadline_that_leaves_the_timeout_without_effect_is_told(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_table(spark, square, SQUARES, timeout=10, deadline=10)
     assert not caplog.records
 
-    times_in_ms(10, 2.5)
+    of_table(spark, square, SQUARES, timeout=10, deadline=2.5)
 
     assert caplog.messages == ["deadline is 2.5 s, less than timeout, 10 s, which has no effect then"]
 
@@ -199,5 +200,5 @@ def test_a_column_of_no_type(spark: SparkSession) -> None:
 def test_a_column_with_an_old_pyspark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF")
 
-    with pytest.raises(AsyncIOError, match=r"async_column\(square\) needs PySpark 4.1 or newer"):
+    with pytest.raises(DispatcherError, match=r"async_column\(square\) needs PySpark 4.1 or newer"):
         of_column(spark)

@@ -26,7 +26,6 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.result_schema import accepts_none, schema_of, value_type_of
-from pipeline.spark.errors import ResultTypeError
 from pipeline.streaming import AsyncFunction
 
 X = TypeVar("X")
@@ -285,5 +284,5 @@ def untyped(row):  # type: ignore[no-untyped-def]
     ],
 )
 def test_a_type_without_a_schema_is_refused_with_its_reason(function: Any, reason: str) -> None:
-    with pytest.raises(ResultTypeError, match=reason):
+    with pytest.raises(TypeError, match=reason):
         schema_of(function)

@@ -17,9 +17,9 @@ from pyspark.sql import types as T
 from pipeline.spark import ordered_wait, unordered_wait
 from pipeline.spark.async_io.checked_calls import checked_function
 from pipeline.spark.async_io.result_schema import schema_from
-from pipeline.spark.async_io.spark_types import row_check
-from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming import AsyncFunction, RetryStrategy
+
+from .task_rows import ResultSchemaError, row_check
 
 TIMEOUT_S = 60.0
 

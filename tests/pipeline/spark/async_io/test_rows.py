@@ -18,32 +18,32 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import InputRows, read_rows, require_supported
-from pipeline.spark.async_io.spark_types import inner_types, row_check, time_zone, usual_rows_first, values_of
-from pipeline.spark.async_io.structs import Check, row_maker
-from pipeline.spark.errors import InputValueError, ResultSchemaError, UnknownColumnError, UnsupportedTypeError
 from pipeline.streaming import CapturedError
 from pipeline.streaming.elements import UnreadableValue
 
+from .task_rows import (
+    EMPTY,
+    InputRows,
+    InputValueError,
+    OutputColumns,
+    ResultSchemaError,
+    ResultWriter,
+    UnknownColumnError,
+    UnsupportedTypeError,
+    all_read,
+    batch_of,
+    checker,
+    inner_types,
+    read_rows,
+    require_supported,
+    row_maker,
+    schema_of,
+    time_zone,
+    usual_rows_first,
+    values_of,
+)
+
 BERLIN = ZoneInfo("Europe/Berlin")
-EMPTY = T.StructType([])
-
-
-def schema_of(*fields: tuple[str, T.DataType], nullable: bool = True) -> T.StructType:
-    return T.StructType([T.StructField(name, data_type, nullable) for name, data_type in fields])
-
-
-def checker(schema: T.StructType, zone: dt.tzinfo) -> Check:
-    """As in a task, where usual values are spared the check."""
-    return usual_rows_first(row_check(schema, zone), schema)
-
-
-def batch_of(schema: T.StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    """The rows, checked and written as in a task."""
-    check = checker(schema, dt.UTC)
-    (batch,) = ResultWriter(OutputColumns(schema, EMPTY)).batches([[check(row) for row in rows]])
-    return batch
 
 
 def read(schema: T.StructType, *batches: pa.RecordBatch, slice_rows: int = 500) -> list[Any]:
@@ -221,7 +221,7 @@ COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
     ids=["tuple", "Row without names", "Row", "Row in another order", "dict", "input row"],
 )
 def test_result_may_be_a_row_a_dict_or_a_tuple(result: Any) -> None:
-    checked = checker(COLUMNS, dt.UTC)(result)
+    checked = checker(COLUMNS)(result)
 
     assert checked == (1, "a")
     assert isinstance(checked, tuple)
@@ -264,7 +264,7 @@ def not_called(value: Any) -> Any:
 
 
 def test_a_column_missing_in_a_dict_is_null() -> None:
-    assert checker(COLUMNS, dt.UTC)({"id": 1}) == (1, None)
+    assert checker(COLUMNS)({"id": 1}) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_column_missing_in_a_dict_is_null() -> None:
 )
 def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message: str) -> None:
     with pytest.raises(ResultSchemaError, match=message):
-        checker(COLUMNS, dt.UTC)(result)
+        checker(COLUMNS)(result)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_refusal_names_the_place_in_a_nested_value(element: T.DataType, value: A
     inner = schema_of(("sizes", T.MapType(T.StringType(), T.ArrayType(element))))
 
     with pytest.raises(ResultSchemaError) as refused:
-        checker(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, value]}}})
+        checker(schema_of(("top", inner)))({"top": {"sizes": {"a": [1, value]}}})
 
     assert refused.value.column == "top.sizes['a'][1]"
 
@@ -363,7 +363,7 @@ def test_refusal_names_the_place_in_a_nested_value(element: T.DataType, value: A
 )
 def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: Any) -> None:
     with pytest.raises(ResultSchemaError, match="it is null"):
-        checker(schema, dt.UTC)((value,))
+        checker(schema)((value,))
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: 
     ],
 )
 def test_a_number_within_the_range_that_is_not_rounded_by_it_is_taken(data_type: T.DataType, values: Any) -> None:
-    check = checker(schema_of(("x", data_type)), dt.UTC)
+    check = checker(schema_of(("x", data_type)))
 
     found = [check((value,)) for value in values]
 
@@ -391,7 +391,7 @@ def test_numpy_numbers_are_accepted_as_pythons() -> None:
         ("vector", T.ArrayType(T.FloatType())),
     )
 
-    checked = checker(schema, dt.UTC)((np.int32(3), np.float32(0.5), np.bool_(True), np.array([1.0, 2.0])))
+    checked = checker(schema)((np.int32(3), np.float32(0.5), np.bool_(True), np.array([1.0, 2.0])))
 
     assert checked == (3, 0.5, True, [1.0, 2.0])
     assert [type(value) for value in checked] == [int, float, bool, list]
@@ -430,7 +430,7 @@ def test_every_value_that_the_check_accepts_can_be_written(value: Any, data_type
         value, data_type = {"key": value}, T.MapType(T.StringType(), data_type)
     schema = schema_of(("value", data_type))
     try:
-        checker(schema, dt.UTC)((value,))
+        checker(schema)((value,))
     except ResultSchemaError:
         return
 
@@ -501,8 +501,7 @@ def test_batches_of_large_rows_are_bounded_in_bytes() -> None:
 def test_captured_error_is_a_row_of_nulls_with_the_input() -> None:
     columns = OutputColumns(schema_of(("name", T.StringType()), nullable=False), STRUCT, error_name="error")
     captured = CapturedError("the row as Arrow has it counts", "ValueError", "bad \ud800", 3, 12.5)
-    source = InputRows(STRUCT, [batch_of(STRUCT, [("out", 1), ("in", 7)])])
-    list(source)
+    source = all_read(STRUCT, [batch_of(STRUCT, [("out", 1), ("in", 7)])])
 
     (batch,) = ResultWriter(columns, source).batches([[(0, ("good",)), (1, captured)]])
 
@@ -544,8 +543,7 @@ def test_kept_columns_and_the_input_of_an_error_are_those_of_the_input(
 
 @pytest.mark.parametrize("order", [range(100), range(99, -1, -1), [3, 3, 3], [99], [98, 5, 70], []])
 def test_results_in_any_order_meet_the_rows_that_they_are_of(order: Sequence[int]) -> None:
-    source = InputRows(KEPT.input_schema, [numbered(range(100))], slice_rows=30)
-    list(source)
+    source = all_read(KEPT.input_schema, [numbered(range(100))], slice_rows=30)
 
     batches = ResultWriter(KEPT, source).batches([[(number, (number,)) for number in order]])
 
@@ -564,8 +562,7 @@ def test_a_row_in_flight_keeps_its_own_piece_of_the_input() -> None:
 
 
 def test_a_piece_of_the_input_is_kept_until_what_came_of_each_of_its_rows_is_written() -> None:
-    source = InputRows(KEPT.input_schema, [numbered(range(6))], slice_rows=2)
-    list(source)
+    source = all_read(KEPT.input_schema, [numbered(range(6))], slice_rows=2)
     writer = ResultWriter(KEPT, source, max_rows=2)
     source.without_results.append(5)
 
@@ -591,8 +588,7 @@ def test_pieces_of_which_nothing_comes_are_not_kept() -> None:
 def test_large_rows_of_the_input_are_written_in_several_batches() -> None:
     schema = schema_of(("text", T.StringType()))
     columns = OutputColumns(schema_of(("id", T.LongType())), schema, keeps_input=True)
-    source = InputRows(schema, [batch_of(schema, [("x" * 1000,)])])
-    list(source)
+    source = all_read(schema, [batch_of(schema, [("x" * 1000,)])])
 
     batches = list(ResultWriter(columns, source, max_bytes=10_000).batches([[(0, (1,))] * 100]))
 
@@ -653,8 +649,7 @@ def test_an_error_holds_the_row_that_python_could_not() -> None:
     schema = schema_of(("on", T.DateType()))
     columns = OutputColumns(schema_of(("id", T.LongType())), schema, error_name="error")
     beyond = days(2_932_897)
-    source = InputRows(schema, [pa.RecordBatch.from_arrays([beyond], ["on"])])
-    list(source)
+    source = all_read(schema, [pa.RecordBatch.from_arrays([beyond], ["on"])])
 
     (batch,) = ResultWriter(columns, source).batches([[(0, CapturedError(None, "ValueError", "bad", 1, 0.0))]])
 

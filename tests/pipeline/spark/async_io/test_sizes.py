@@ -9,12 +9,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import InputRows
-from pipeline.spark.async_io.sizes import limited, size_of_rows
-from pipeline.spark.async_io.spark_types import row_check
-from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming import CapturedError
+
+from .task_rows import (
+    InputRows,
+    OutputColumns,
+    ResultSchemaError,
+    ResultWriter,
+    all_read,
+    limited,
+    row_check,
+    size_of_rows,
+)
 
 TEXT = T.StructType().add("text", "string")
 NESTED = T.StructType().add("found", T.ArrayType(T.MapType(T.StringType(), T.StructType().add("body", "binary"))))
@@ -56,8 +62,7 @@ def test_large_row_among_small_ones_does_not_make_batches_of_one_row() -> None:
 
 def test_batch_of_captured_errors_ends_by_the_bytes_of_their_input() -> None:
     columns = OutputColumns(TEXT, TEXT, error_name="error")
-    source = InputRows(TEXT, [pa.RecordBatch.from_pydict({"text": ["x" * 1000]})])
-    list(source)
+    source = all_read(TEXT, [pa.RecordBatch.from_pydict({"text": ["x" * 1000]})])
     captured = CapturedError(("x" * 1000,), "ValueError", "bad", 1, 0.5)
 
     batches = batches_of(columns, [(0, captured)] * 40, max_bytes=5000, source=source)

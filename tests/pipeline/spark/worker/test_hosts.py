@@ -12,10 +12,9 @@ import pytest
 
 from pipeline.spark.worker.hosts import MOST_KEPT, MOST_KEPT_OF_PLACE, HostIdentity, WorkerHosts
 from pipeline.streaming import AsyncFunction
-from pipeline.streaming.calls.hosts.call_host import CallHost
-from pipeline.streaming.calls.hosts.choice import make_host
 
 from ....kit.scenarios import play
+from ...streaming.calls.harness import CallHost, make_host
 
 TIMEOUT_S = 10.0
 FOREVER_S = 3600.0
