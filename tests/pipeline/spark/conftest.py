@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -12,10 +12,14 @@ from pyspark.sql.types import StructType
 
 from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.spark import read_journal
-from pipeline.spark.source.journal import JournalTables
-from pipeline.spark.source.journal_source import table_schema
 
 from ..journal_builder import JournalBuilder
+from .data_source import table_schema
+
+
+class Tables(NamedTuple):
+    events: DataFrame
+    transitions: DataFrame
 
 
 class SparkJournal(JournalBuilder):
@@ -25,15 +29,15 @@ class SparkJournal(JournalBuilder):
         super().__init__(path)
         self._spark = spark
 
-    def tables(self) -> JournalTables:
+    def tables(self) -> Tables:
         """All rows in the order of seq, without writing them to disk, which takes a second."""
         made = []
         for table in (EVENTS, TRANSITIONS):
             values = [tuple(row.values()) for row in self.rows(table).to_pylist()]
             made.append(self._spark.createDataFrame(values, table_schema(table.name)))
-        return JournalTables(*made)
+        return Tables(*made)
 
-    def read(self) -> JournalTables:
+    def read(self) -> Any:
         """All rows, as Spark reads them from disk."""
         return read_journal(self._spark, self.path)
 

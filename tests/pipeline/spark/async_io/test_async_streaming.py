@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pipeline.spark import CallMetricsListener, call_metrics, ordered_wait, unordered_wait
+from pipeline.spark import CallMetricsListener, call_metrics, ordered_wait
 from pipeline.streaming import AsyncFunction, RetryStrategy
 
 from ....kit import until
 from . import enriching_query
-from .enriching_query import FILES, ROWS_PER_FILE, TIMEOUT_S, finish, read, start_query, with_source, written
+from .enriching_query import FILES, ROWS_PER_FILE, TIMEOUT_S, finish, read, start_query, with_source
 
 SHIPPED = (enriching_query,)
 
@@ -24,33 +23,6 @@ SHIPPED = (enriching_query,)
 def folder(tmp_path: Path) -> Path:
     """A source of FILES micro-batches."""
     return with_source(tmp_path)
-
-
-class Fragile(AsyncFunction[Row, tuple[int]]):
-    """Kills its worker once, at one row."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    async def async_invoke(self, row: Row) -> list[tuple[int]]:
-        if row.id == 15 and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return [(row.id,)]
-
-
-@pytest.mark.slow
-def test_query_whose_worker_is_killed_is_complete_after_its_restart(spark: SparkSession, folder: Path) -> None:
-    def run() -> None:
-        fragile = Fragile(folder / "marker")
-        finish(written(unordered_wait(read(spark, folder), fragile, "id long", timeout=TIMEOUT_S), folder))
-
-    with pytest.raises(Exception, match="crashed"):
-        run()
-    run()
-
-    found = spark.read.parquet(str(folder / "out")).orderBy("id").collect()
-    assert [row.id for row in found] == list(range(FILES * ROWS_PER_FILE))
 
 
 class Connected(AsyncFunction[Row, tuple[int]]):

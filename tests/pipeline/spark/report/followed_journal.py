@@ -11,7 +11,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pipeline.spark import spark_session
-from pipeline.spark.report.follow import JournalFollower, follow_journal
+from pipeline.spark.report.follow import (  # noqa: F401
+    FollowError,
+    FollowProgress,
+    JournalFollower,
+    _claim,
+    follow_journal,
+)
 
 FOR_FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias, cast
 
-import pyarrow as pa
 import pytest
-import typer
 from pyspark.sql import SparkSession
 
 from dispatcher import JournalError
-from pipeline.cli import report_command as cli
 from pipeline.journal import Problem
-from pipeline.journal.damage import all_problems, in_order
-from pipeline.journal.whole import look_at_whole
-from pipeline.spark import write_report
-from pipeline.spark.report.follow import follow_journal
-from pipeline.spark.source.journal import list_damage
-from pipeline.spark.source.journal_source import JournalSource
+from pipeline.spark import journal_damage, write_report
 
+from ....kit.commands import run_here
 from ....kit.segment_files import segment_path
 from ... import damaged_journals
 from ...damaged_journals import KINDS, Kind, write_sound_journal
+from ...journal.reading import problems
+from ..data_source import source
+from .followed_journal import follow
 
-Rows: TypeAlias = Iterator[pa.RecordBatch]
 EACH = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 PAIRS = [pytest.param(*KINDS[:2]), *(pytest.param(*KINDS[at : at + 2], marks=pytest.mark.slow) for at in (2, 4, 6, 8))]
 PAIRS += [pytest.param(KINDS[10], KINDS[0], marks=pytest.mark.slow)]
@@ -40,7 +33,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def problems_in(journal: Path) -> list[Problem]:
-    return in_order(all_problems(look_at_whole(journal)))
+    return problems(journal, as_reported=True)
 
 
 @pytest.mark.parametrize(("kind", "before"), PAIRS, ids=lambda kind: kind.name)
@@ -105,23 +98,23 @@ def test_a_stream_fails_on_a_missing_segment_and_says_what_is_lost(journal: Path
 
 def batch(journal: Path, **options: str) -> int:
     """How many events the data source reads, called as Spark calls it."""
-    source = JournalSource({"path": str(journal), "table": "events", **options})
-    reader = source.reader(source.schema())
-    return sum(rows.num_rows for partition in reader.partitions() for rows in cast(Rows, reader.read(partition)))
+    asked = source(journal, **options)
+    reader = asked.reader(asked.schema())
+    return sum(rows.num_rows for partition in reader.partitions() for rows in reader.read(partition))
 
 
 def stream(journal: Path, **options: str) -> int:
     """How many events a stream reads."""
-    source = JournalSource({"path": str(journal), "table": "events", **options})
-    reader = source.streamReader(source.schema())
+    asked = source(journal, **options)
+    reader = asked.streamReader(asked.schema())
     partitions = reader.partitions(reader.initialOffset(), reader.latestOffset())
-    return sum(rows.num_rows for partition in partitions for rows in cast(Rows, reader.read(partition)))
+    return sum(rows.num_rows for partition in partitions for rows in reader.read(partition))
 
 
 def test_a_job_lists_all_damage(journal: Path, spark: SparkSession) -> None:
     KINDS[0].damage(journal)
 
-    assert list_damage(spark, journal) == problems_in(journal)
+    assert journal_damage(journal, spark=spark) == list(map(str, problems_in(journal)))
 
 
 def test_a_followed_report_remembers_the_damage_of_earlier_segments(
@@ -130,7 +123,7 @@ def test_a_followed_report_remembers_the_damage_of_earlier_segments(
     KINDS[0].damage(journal)
 
     for _ in range(2):  # a restart reads the digests that are there
-        with follow_journal(spark, journal, tmp_path / "report", until_idle=True) as follower:
+        with follow(spark, journal, tmp_path / "report", until_idle=True) as follower:
             assert follower.wait(120)
             report = follower.write("journal")
 
@@ -139,15 +132,14 @@ def test_a_followed_report_remembers_the_damage_of_earlier_segments(
 
 
 def test_the_command_prints_the_damage_and_exits_with_1(
-    journal: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    journal: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KINDS[0].damage(journal)
     monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: nullcontext(spark))
 
-    with pytest.raises(typer.Exit) as ended:
-        cli.report(journal, tmp_path / "report")
+    done = run_here("report", journal, "--output", tmp_path / "report")
 
-    assert ended.value.exit_code == 1
-    said = " ".join(capsys.readouterr().out.split())
+    assert done.code == 1
+    said = " ".join(done.out.split())
     assert "Missing from its figures: 4 events and 2 transitions." in said
     assert all(str(problem) in said for problem in problems_in(journal))

@@ -22,17 +22,15 @@ from pyspark.sql import SparkSession
 from dispatcher import ConfigError, DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.journal import read_batches
-from pipeline.report.digests.transition_digest import Ends
-from pipeline.report.tables.registry import TABLES
 from pipeline.spark import Report, journal_failure, write_report
 from pipeline.spark.report.digesting import digest_segments
-from pipeline.spark.report.follow import FollowError, FollowProgress, JournalFollower, _claim
 from pipeline.spark.report.report import declared_by_resource_manager
 
 from ....kit.segment_files import Manifest, segment_path, summarize
 from ...journal_builder import JournalBuilder
-from ...report.tables.at_hand import of_parts
+from ...report.tables.at_hand import NAMES, Ends, of_parts
 from . import followed_journal
+from .followed_journal import FollowError, FollowProgress, JournalFollower, _claim
 
 TIMEOUT_S = 240.0
 ENDS = Ends(frozenset(), frozenset())
@@ -180,7 +178,7 @@ Rows = dict[str, list[str]]
 
 def rows_of(tables: Path) -> Rows:
     """By table. What is damaged is in no table at hand."""
-    found = {table.name: pq.read_table(tables / table.name) for table in TABLES if table.name != "damage"}
+    found = {name: pq.read_table(tables / name) for name in NAMES if name != "damage"}
     return {name: _as_text(rows.to_pylist()) for name, rows in found.items()}
 
 
@@ -188,7 +186,7 @@ def rows_at_hand(journal: Path) -> Rows:
     """The report's tables of a whole journal, without Spark."""
     parts = [tuple(pa.Table.from_batches(read_batches(journal, table)) for table in (EVENTS, TRANSITIONS))]
     found = of_parts(parts, declared_by_resource_manager())  # type: ignore[arg-type]
-    return {table.name: _as_text(found.dicts(table.name)) for table in TABLES if table.name != "damage"}
+    return {name: _as_text(found.dicts(name)) for name in NAMES if name != "damage"}
 
 
 def _as_text(rows: list[dict[str, Any]]) -> list[str]:

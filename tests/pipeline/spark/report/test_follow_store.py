@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.spark.report import follow_store
 from pipeline.spark.report.follow_store import DigestStore
 
 
@@ -68,7 +67,7 @@ def test_what_a_killed_batch_has_left_is_removed(words: Words, tmp_path: Path) -
 
 
 def test_batches_are_merged_in_a_tree(words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_store, "CHUNK", 2)
+    monkeypatch.setattr(f"{DigestStore.__module__}.CHUNK", 2)
     for batch in range(7):
         words.write(batch, str(batch))
         words.commit(batch)

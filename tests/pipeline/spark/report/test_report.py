@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
 
-from dispatcher import ConfigError, DispatcherError
-from pipeline.cli import report_command as cli
+from dispatcher import DispatcherError
 from pipeline.journal import Problem
-from pipeline.report.tables.registry import TABLES
 from pipeline.spark import Report, write_report
-from pipeline.spark.report.follow import FollowProgress
 from pipeline.spark.report.report import write_page
+
+from ....kit.commands import Ended, run_here
+from ...report.tables.at_hand import NAMES
 
 SECOND = 1_000_000_000
 NASTY = "<script>alert(1)</script>"
-NAMES = {table.name for table in TABLES}
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +56,10 @@ def report(spark: SparkSession, run: Path, declared: DataFrame) -> Report:
     return write_report(spark, run, run.parent / "written", declared=declared)
 
 
-def test_refusals_for_one_reason_are_added_up_over_states(tmp_path: Path) -> None:
+def test_refusals_for_one_reason_are_added_up_over_states(report: Report, tmp_path: Path) -> None:
     """Of the applications that were refused for one reason, only those of the last state were counted."""
-    columns = next(table.columns for table in TABLES if table.name == "failures")
-    cause = {column.name: None for column in columns if column.type == "string"} | {"reason": "no queue q"}
+    columns = pq.read_schema(next((report.tables / "failures").glob("*.parquet")))
+    cause = {column.name: None for column in columns if column.type == pa.string()} | {"reason": "no queue q"}
     rows = [{**cause, "from_state": state, "count": count} for state, count in (("NEW_SAVING", 3), ("SUBMITTED", 2))]
     (tmp_path / "tables" / "failures").mkdir(parents=True)
     named = {"subject": "RMApp", "result": "FAILED", "event_type": "APP_REJECTED", "first_seq": 1, "last_seq": 9}
@@ -91,7 +89,7 @@ def test_headline_figures_are_those_of_the_journal(report: Report, run: Path) ->
 
 
 def test_every_table_can_be_read_back(report: Report, spark: SparkSession) -> None:
-    assert {table.name for table in report.tables.iterdir()} == NAMES
+    assert {table.name for table in report.tables.iterdir()} == set(NAMES)
 
     for name in ("containers", "waiting_by_user", "mined_graph"):
         assert spark.read.parquet(str(report.tables / name)).count() > 0
@@ -122,7 +120,7 @@ def test_a_second_report_replaces_only_the_tables_and_the_page(
 
     assert again == replace(report, page=tmp_path / "report.html", tables=tmp_path / "tables")
     assert again.page.read_text(encoding="utf-8") == report.page.read_text(encoding="utf-8")
-    assert {table.name for table in again.tables.iterdir()} == NAMES
+    assert {table.name for table in again.tables.iterdir()} == set(NAMES)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -199,10 +197,33 @@ def test_a_report_that_cannot_be_made_writes_nothing(
     assert not (tmp_path / "report").exists()
 
 
-def shown(report: Report) -> str:
-    console = Console(width=80, record=True, file=StringIO())
-    cli.print_report(report, console)
-    return console.export_text()
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def command(run: Path, spark: SparkSession, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`dispatcher report` of the run, with the Spark of the tests, which it would stop, and a report that is given."""
+
+    def call(*args: object, made: Report | None = None) -> Ended:
+        def spark_session(master: str, **_: object) -> Any:
+            asked.append(master)
+            return nullcontext(spark)
+
+        def write(_: SparkSession, *paths: Path, **more: object) -> Report | None:
+            asked.append((paths, more))
+            return made
+
+        monkeypatch.setattr("pipeline.spark.spark_session", spark_session)
+        monkeypatch.setattr("pipeline.spark.write_report", write)
+        return run_here("report", run, *args)
+
+    return call
+
+
+@pytest.fixture
+def asked() -> list[Any]:
+    """The master, and the arguments of what writes the report."""
+    return []
 
 
 SUMMARY = Report(
@@ -222,8 +243,8 @@ SUMMARY = Report(
 )
 
 
-def test_the_summary_has_the_figures_and_the_page() -> None:
-    lines = [" ".join(line.split()) for line in shown(SUMMARY).splitlines()]
+def test_the_summary_has_the_figures_and_the_page(command: Command) -> None:
+    lines = [" ".join(line.split()) for line in command(made=SUMMARY).out.splitlines()]
 
     assert lines == [
         "Applications 1,000",
@@ -239,10 +260,10 @@ def test_the_summary_has_the_figures_and_the_page() -> None:
     ]
 
 
-def test_damage_is_told_below_the_figures_with_its_first_lines() -> None:
+def test_damage_is_told_below_the_figures_with_its_first_lines(command: Command) -> None:
     damage = [Problem(f"segment-{number}", 8, 9, f"segment-{number}: cut", 2, 1) for number in range(1, 13)]
 
-    lines = [" ".join(line.split()) for line in shown(replace(SUMMARY, damage=damage)).splitlines()]
+    lines = [" ".join(line.split()) for line in command(made=replace(SUMMARY, damage=damage)).out.splitlines()]
 
     assert lines[4] == "Events at least 150,000 in 1 min 30 s of the run's clock"
     assert lines[8] == "The journal is damaged. Missing from its figures: 24 events and 12 transitions."
@@ -250,38 +271,31 @@ def test_damage_is_told_below_the_figures_with_its_first_lines() -> None:
     assert lines[19] == "and 2 more: see the page, or the table damage"
 
 
-def test_a_long_path_is_not_cut() -> None:
+def test_a_long_path_is_not_cut(command: Command) -> None:
     page = Path("/" + "long/" * 40 + "report.html")
 
-    assert str(page) in shown(replace(SUMMARY, page=page))
+    assert str(page) in command(made=replace(SUMMARY, page=page)).out
 
 
 @pytest.mark.parametrize(("output", "folder"), [(None, "report"), ("elsewhere", "elsewhere")])
 def test_the_command_writes_beside_the_journal_unless_told_otherwise(
-    run: Path,
-    report: Report,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
-    output: str | None,
-    folder: str,
+    run: Path, command: Command, asked: list[Any], output: str | None, folder: str
 ) -> None:
-    asked: list[Any] = []
-    # The command stops the Spark that it started; this one belongs to all tests.
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: asked.append(master) or nullcontext(spark))
-    monkeypatch.setattr("pipeline.spark.write_report", lambda _, *paths, **more: asked.append((paths, more)) or report)
+    options = ("--output", run.parent / output, "--compare", run) if output else ()
 
-    cli.report(run, run.parent / output if output else None, master="local[7]", compare=run if output else None)
+    done = command("--master", "local[7]", *options, made=SUMMARY)
 
     assert asked[0] == "local[7]"
     paths, more = asked[1]
     assert (paths, more["compare"]) == ((run, run.parent / folder), run if output else None)
-    assert "Oversubscribed nodes" in capsys.readouterr().out
+    assert (done.code or 0, "Oversubscribed nodes" in done.out) == (0, True)
 
 
-def test_a_journal_cannot_be_compared_while_it_is_followed(run: Path) -> None:
-    with pytest.raises(ConfigError, match="--follow and --compare: choose one"):
-        cli.report(run, compare=run, follow=True)
+def test_a_journal_cannot_be_compared_while_it_is_followed(run: Path, command: Command) -> None:
+    done = command("--compare", run, "--follow")
+
+    assert done.code == 2
+    assert "--follow and --compare: choose one" in done.err
 
 
 class _Follower:
@@ -293,8 +307,8 @@ class _Follower:
         self.written = 0
         self.is_stopped = False
 
-    def progress(self) -> FollowProgress:
-        return FollowProgress(next(self.events), 0, 1, 1, 0)
+    def progress(self) -> Any:
+        return SimpleNamespace(events=next(self.events), transitions=0, missing=0)
 
     def wait(self, timeout_s: float) -> bool:
         return False
@@ -314,22 +328,20 @@ class _Follower:
 
 
 def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
-    run: Path, report: Report, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    run: Path, report: Report, spark: SparkSession, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follower, asked = _Follower(report), []
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: nullcontext(spark))
+    follower, followed = _Follower(report), []
     monkeypatch.setattr(
-        "pipeline.spark.report.follow.follow_journal", lambda *args, **more: asked.append(args) or follower
+        "pipeline.spark.report.follow.follow_journal", lambda *args, **more: followed.append(args) or follower
     )
-    monkeypatch.setattr(cli, "FOLLOW_INTERVAL_S", 0.001)
+    monkeypatch.setattr("pipeline.cli.report_command.FOLLOW_INTERVAL_S", 0.001)
 
-    with pytest.raises(typer.Exit) as ended:
-        cli.report(run, report.page.parent, follow=True)
+    done = command("--output", report.page.parent, "--follow")
 
-    assert ended.value.exit_code == 128 + signal.SIGINT
-    assert asked == [(spark, run, report.page.parent)]
+    assert done.code == 128 + signal.SIGINT
+    assert followed == [(spark, run, report.page.parent)]
     assert (follower.written, follower.is_stopped) == (2, True)
-    lines = capsys.readouterr().out.splitlines()
+    lines = done.out.splitlines()
     assert [line for line in lines if "report written" in line] == [
         "1 event, 0 transitions: report written",
         "5 events, 0 transitions: report written",

@@ -9,14 +9,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dispatcher import JournalError
+from dispatcher import DispatcherError, JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
-from pipeline.journal.arrow import UnknownColumnError
 from pipeline.spark import journal_damage, journal_failure, read_journal
-from pipeline.spark.source import journal as journal_module
-from pipeline.spark.source.journal import table_schema
 
 from ....kit.segment_files import Manifest, segment_path
+from ..data_source import table_schema
 
 EVENT_SCHEMA = (
     "seq long, dispatcher string, event_class string, event_type string, entity string, enqueued_at long, "
@@ -125,7 +123,7 @@ def test_only_the_requested_columns_are_returned(journal: Any, spark: SparkSessi
 def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: SparkSession) -> None:
     journal.event(1, "AType", "A")
 
-    with pytest.raises(UnknownColumnError, match=r"table events has no column state; it has seq, dispatcher, "):
+    with pytest.raises(DispatcherError, match=r"table events has no column state; it has seq, dispatcher, "):
         read_journal(spark, journal.path, columns={"events": ["state"]})
 
 
@@ -165,7 +163,7 @@ def test_damaged_frames_are_skipped_and_every_byte_is_checked_with_and_without_s
 
 
 def test_a_long_list_of_damage_is_cut_and_the_rest_counted(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "_LINES", 1)
+    monkeypatch.setattr("pipeline.spark.source.journal._LINES", 1)
 
     assert journal_damage(damaged)[1:] == [f"1 more; see: dispatcher journal verify {damaged}"]
 

@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 from dispatcher import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.spark import journal_failure, read_journal, register_journal
-from pipeline.spark.source.journal_source import FORMAT, JournalSource
 from pipeline.spark.source.journal_source_reading import conditions_of
 
 from ....kit.segment_files import segment_path
+from ..data_source import FORMAT, JournalSource, source
 
 try:
     from pyspark.sql.datasource import (
@@ -40,10 +40,6 @@ except ImportError:
     pytest.skip("data sources are given filters from Spark 4.1 on", allow_module_level=True)
 
 SECOND = 1_000_000_000
-
-
-def source(folder: Path, **options: str) -> JournalSource:
-    return JournalSource(CaseInsensitiveDict({"path": str(folder), "table": "events", **options}))
 
 
 @pytest.fixture
@@ -257,10 +253,10 @@ def test_an_option_or_a_column_that_cannot_be_is_refused(
     spread: Path, options: dict[str, str | None], door: str, column: str, said: str
 ) -> None:
     asked = {"path": str(spread), "table": "events", **options}
-    source = JournalSource(CaseInsensitiveDict({name: value for name, value in asked.items() if value is not None}))
+    given = JournalSource(CaseInsensitiveDict({name: value for name, value in asked.items() if value is not None}))
 
     with pytest.raises(DispatcherError, match=said):
-        getattr(source, door)(StructType().add(*column.split()))
+        getattr(given, door)(StructType().add(*column.split()))
 
 
 def test_registering_again_does_nothing(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from dispatcher import JournalError, JournalWriter
 from pipeline.spark import journal_failure, read_journal, stream_journal
-from pipeline.spark.source.journal_source import JournalSource
-from pipeline.spark.source.journal_source_stream import JournalStreamReader
 
 from ....journal_rows import begin, end
 from ....kit.segment_files import LAST_NUMBER, Manifest, segment_path
 from ....partitioned_journals import write_partitioned
+from ..data_source import source
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="admission control needs Spark 4.2")
 
@@ -65,14 +63,11 @@ def growing(tmp_path: Path) -> Iterator[Growing]:
     journal.close()
 
 
-def stream_reader(path: Path, **options: str) -> JournalStreamReader:
-    source = JournalSource(CaseInsensitiveDict({"path": str(path), "table": "events", **options}))
-    reader = source.streamReader(StructType().add("seq", "long"))
-    assert isinstance(reader, JournalStreamReader)
-    return reader
+def stream_reader(path: Path, **options: str) -> Any:
+    return source(path, **options).streamReader(StructType().add("seq", "long"))
 
 
-def seqs(reader: JournalStreamReader, start: int, end: int) -> list[int]:
+def seqs(reader: Any, start: int, end: int) -> list[int]:
     partitions = reader.partitions({"segment": start}, {"segment": end})
     return sorted(row["seq"] for part in partitions for batch in reader.read(part) for row in batch.to_pylist())
 

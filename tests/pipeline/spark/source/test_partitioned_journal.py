@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatcher import ConfigError
-from dispatcher.journal.format.partitions import Partitions
-from pipeline.cli.report_command import report
-from pipeline.journal.whole import SEQS_PER_PARTITION
 from pipeline.spark import journal_damage, read_journal, stream_journal, write_report
 
+from ....kit.commands import run_here
 from ....partitioned_journals import write_partitioned
+
+SEQS_PER_PARTITION = 10**12
 
 
 @pytest.fixture
@@ -66,12 +65,14 @@ def test_a_stream_has_the_rows_of_all_partitions_and_goes_on_where_it_stopped(
     first = [1, 2, *(SEQS_PER_PARTITION + seq for seq in (1, 2, 3))]
     assert read_on() == first
     write_partitioned(tmp_path / "other", 1, 1, 1)
-    (tmp_path / "other" / "partition-2").rename(journal / "partition-2")
-    Partitions(3).write(journal)
+    for name in ("partition-2", "partitions.json"):
+        (tmp_path / "other" / name).rename(journal / name)
 
     assert read_on() == [*first, 2 * SEQS_PER_PARTITION + 1]
 
 
 def test_a_followed_report_asks_for_one_partition(journal: Path) -> None:
-    with pytest.raises(ConfigError, match=f"it is partitioned; follow one partition, such as {journal}/partition-0"):
-        report(journal, follow=True)
+    done = run_here("report", journal, "--follow")
+
+    assert done.code == 2
+    assert f"it is partitioned; follow one partition, such as {journal}/partition-0" in done.err

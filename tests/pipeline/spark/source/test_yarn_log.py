@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from dispatcher import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS
-from pipeline.cli import yarn_log
-from pipeline.journal.arrow import arrow_schema
 from pipeline.spark import conformance, read_yarn_log
-from pipeline.spark.source.journal import JournalTables
 from pipeline.spark.source.yarn_log import YarnLogTables, declared_for, not_in_table
-from pipeline.yarnlog.clock import YarnLogError
-from statemachines.conformance import UnknownReleaseError
 
+from ....kit.commands import run_here
+from ...journal_builder import table_of
 from ...report.tables.at_hand import Tables, of_parts
 
 AssertTable = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
@@ -207,11 +205,11 @@ def test_a_transition_is_held_against_any_release_or_the_one_asked_for(spark: Sp
 
 
 def test_a_release_without_tables_is_refused_at_once(spark: SparkSession, tables: YarnLogTables) -> None:
-    with pytest.raises(UnknownReleaseError, match="no tables of Hadoop '4'"):
+    with pytest.raises(DispatcherError, match="no tables of Hadoop '4'"):
         conformance(tables.transitions, "4")
 
 
-def tables_of(journal: JournalTables, declared: DataFrame | None = None) -> Tables:
+def tables_of(journal: Any, declared: DataFrame | None = None) -> Tables:
     """The report's tables of a log."""
     kinds = [] if declared is None else [tuple(row) for row in declared.collect()]
     return of_parts([(journal.events.toArrow(), journal.transitions.toArrow())], kinds)
@@ -219,9 +217,10 @@ def tables_of(journal: JournalTables, declared: DataFrame | None = None) -> Tabl
 
 def counts_of(transitions: DataFrame, declared: DataFrame) -> list[dict[str, Any]]:
     """The rows of transition_counts."""
-    no_events = arrow_schema(EVENTS).empty_table()
     kinds = [tuple(row) for row in declared.collect()]
-    return of_parts([(no_events, transitions.select(*TRANSITIONS.names).toArrow())], kinds).dicts("transition_counts")
+    return of_parts([(table_of(EVENTS, []), transitions.select(*TRANSITIONS.names).toArrow())], kinds).dicts(
+        "transition_counts"
+    )
 
 
 def test_the_jobs_of_the_report_run_on_a_log(spark: SparkSession, tables: YarnLogTables) -> None:
@@ -308,9 +307,9 @@ def test_applications_have_the_users_and_queues_of_the_audit_lines(spark: SparkS
 
 
 def test_a_missing_log_is_reported_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(YarnLogError, match="no such file or folder"):
+    with pytest.raises(DispatcherError, match="no such file or folder"):
         read_yarn_log(spark, tmp_path / "none.log")
-    with pytest.raises(YarnLogError, match="'Mars' is not a time zone"):
+    with pytest.raises(DispatcherError, match="'Mars' is not a time zone"):
         read_yarn_log(spark, folder, time_zone="Mars")
 
 
@@ -319,7 +318,6 @@ def test_the_command_reports_on_the_tables(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     reported = []
 
@@ -333,10 +331,10 @@ def test_the_command_reports_on_the_tables(
         "pipeline.cli.yarn_command.print_report", lambda report, console: console.print(f"The {report}")
     )
 
-    yarn_log([folder], output=tmp_path)
+    done = run_here("yarn-log", folder, "--report", tmp_path)
 
     assert reported == [(folder, tmp_path, ["machine", "from_state", "event_type", "to_state"], 10, 5)]
-    log, report = capsys.readouterr().out.splitlines()[-2:]
+    log, report = done.out.splitlines()[-2:]
     assert (log.partition(":")[0], report) == ("Log as tables", "The report")
 
 

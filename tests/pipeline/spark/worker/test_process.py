@@ -2,62 +2,92 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
-# Like pyspark.daemon between two tasks: restores the default handlers, then waits for the next task.
-_WORKER = """
-import os, signal, sys
+# Forks a worker for each case that it is given. Each is like pyspark.daemon between two tasks: it restores the default
+# handlers, then waits for the next task.
+_PROGRAM = """
+import json, os, signal, sys
 from pipeline.spark.worker.process import call_at_worker_end
 
-call_at_worker_end(lambda: os.write(1, b"closed "), 10.0)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-if {forks}:
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-os.write(1, b"ready ")
-{ending}
+def begin(forks):
+    call_at_worker_end(lambda: os.write(1, b"closed "), 10.0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if forks:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    os.write(1, b"ready ")
+
+ended = []
+for ending, number, forks in json.loads(sys.argv[1]):
+    reader, writer = os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        os.dup2(writer, 1)
+        os.close(writer)
+        begin(forks)
+        exec(ending)
+        break
+    os.close(writer)
+    said = os.read(reader, len("ready "))
+    if number:
+        os.kill(worker, number)
+    while more := os.read(reader, 100):
+        said += more
+    os.close(reader)
+    ended.append([said.decode(), os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])])
+else:
+    print(json.dumps(ended))
 """
 
 
-def run_worker(ending: str, number: signal.Signals | None = None, forks: bool = False) -> tuple[str, int]:
-    """The output and the exit code of a worker that ends with `ending` or by a signal."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _WORKER.format(ending=ending, forks=forks)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as worker:
-        start = worker.stdout.read(len("ready ")).decode()
-        if number is not None:
-            os.kill(worker.pid, number)
-        rest = worker.stdout.read().decode()
-        return start + rest, worker.wait(TIMEOUT_S)
+class Worker(NamedTuple):
+    ending: str
+    says: str
+    status: int
+    number: int = 0
+    """The signal that it gets once it is ready; 0: none."""
+    forks: bool = False
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_signal_to_an_idle_worker_calls_back_and_ends_it(number: signal.Signals) -> None:
-    assert run_worker("sys.stdin.read()", number) == ("ready closed ", -number)
+_OWN_HANDLER = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine ')); os.kill(os.getpid(), signal.SIGTERM)"
+WORKERS = {
+    **{
+        f"{number.name} to an idle worker calls back and ends it": Worker(
+            "signal.pause()", "ready closed ", -number, number
+        )
+        for number in (signal.SIGHUP, signal.SIGTERM)
+    },
+    **{
+        f"a worker that leaves by {ending} calls back once": Worker(ending, "ready closed ", status)
+        for ending, status in (("os._exit(3)", 3), ("sys.exit(4)", 4), ("pass", 0))
+    },
+    "a child of a worker does not call back": Worker("os._exit(0)", "ready closed ", 0, forks=True),
+    "the user's own signal handler is left in place": Worker(_OWN_HANDLER, "ready mine closed ", 0),
+}
 
 
-@pytest.mark.parametrize(("ending", "status"), [("os._exit(3)", 3), ("sys.exit(4)", 4), ("pass", 0)])
-def test_worker_that_leaves_calls_back_once(ending: str, status: int) -> None:
-    assert run_worker(ending) == ("ready closed ", status)
+@pytest.fixture(scope="module")
+def ended() -> dict[str, tuple[str, int]]:
+    """What each worker said, and its exit code."""
+    cases = [(worker.ending, worker.number, worker.forks) for worker in WORKERS.values()]
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, json.dumps(cases)], stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True
+    )
+    return dict(zip(WORKERS, map(tuple, json.loads(done.stdout)), strict=True))
 
 
-def test_child_of_a_worker_does_not_call_back() -> None:
-    assert run_worker("os._exit(0)", forks=True) == ("ready closed ", 0)
-
-
-def test_the_users_own_signal_handler_is_left_in_place() -> None:
-    ending = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine ')); os.kill(os.getpid(), signal.SIGTERM)"
-
-    assert run_worker(ending) == ("ready mine closed ", 0)
+@pytest.mark.parametrize("promise", WORKERS)
+def test_the_end_of_a_worker(ended: dict[str, tuple[str, int]], promise: str) -> None:
+    assert ended[promise] == (WORKERS[promise].says, WORKERS[promise].status)
