@@ -67,9 +67,9 @@ def assert_table() -> Callable[[DataFrame, str, list[tuple[Any, ...]]], None]:
     return _assert_table
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
-    """A session of Spark Connect, served by the classic session."""
+    """A session of Spark Connect, served by the classic session. Each new one starts Python workers of its own."""
     for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
         pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
     from pyspark.sql.connect.session import SparkSession as ConnectSession

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
-import struct
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as T
-from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from pipeline.spark import ordered_wait, unordered_wait
-from pipeline.spark.async_io.results import OutputColumns
-from pipeline.spark.async_io.rows import read_rows
-from pipeline.spark.async_io.task import AsyncTask
-from pipeline.spark.worker.hosts import WorkerHosts
-from pipeline.spark.worker.output import worker_output
-from pipeline.streaming import AsyncOptions
-from pipeline.streaming.pace import ReaderGoneError
 
 from . import counting_service
 from .counting_service import AskService, CountingService
@@ -95,62 +81,3 @@ def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: Spa
         job.join(TIMEOUT_S)
         assert service.cut_off == service.calls == 2 * CONCURRENCY
         assert "cancelled" in str(failures[0])
-
-
-# ---------------------------------------------------------------------------------------- the other end of the socket
-
-
-class InTurn:
-    """Calls that end in turn, each once the reader has the row of the one before."""
-
-    def __init__(self, rows: int) -> None:
-        self.has_come = [threading.Event() for _ in range(rows)]
-
-    async def __call__(self, row: Any) -> tuple[int]:
-        if row.id:
-            assert await asyncio.to_thread(self.has_come[row.id - 1].wait, TIMEOUT_S / 2)
-        return (row.id,)
-
-
-def write_output(function: Any, rows: int, sender: socket.socket) -> None:
-    """A task's output, written as PySpark's worker writes it."""
-    schema = T.StructType().add("id", "long")
-    task = AsyncTask(
-        operator="test",
-        function=function,
-        options=AsyncOptions(timeout_ms=60_000, capacity=20, output_mode="unordered"),
-        result_schema=schema,
-        columns=OutputColumns(schema, schema),
-        time_zone="UTC",
-        idle_s=0,
-    )
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with worker_output() as output:
-            read = read_rows(schema, [pa.RecordBatch.from_pydict({"id": range(rows)})])
-            yield from task.run(read, WorkerHosts(reuses_workers=False), output)
-
-    def main(outfile: BinaryIO) -> None:
-        ArrowStreamSerializer(write_start_stream=True).dump_stream(batches(), outfile)
-        outfile.flush()
-
-    with sender, sender.makefile("wb", 65536) as outfile, contextlib.suppress(ReaderGoneError):
-        main(outfile)
-
-
-def test_a_narrow_row_reaches_the_reader_before_the_next_call_ends() -> None:
-    """It waited for 64 KiB of other rows."""
-    function = InTurn(20)
-    sender, reader = socket.socketpair()
-    reader.settimeout(TIMEOUT_S)
-    writing = threading.Thread(target=write_output, args=(function, 20, sender))
-    writing.start()
-
-    with reader, reader.makefile("rb", 65536) as infile:
-        assert struct.unpack("!i", infile.read(4)) == (-6,)  # START_ARROW_STREAM
-        for batch in pa.ipc.open_stream(infile):
-            for row in batch.column(0).to_pylist():
-                function.has_come[row].set()
-
-    writing.join(TIMEOUT_S)
-    assert all(come.is_set() for come in function.has_come)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ....kit.spark import all_settings
 from ...journal_builder import JournalBuilder
 from .followed_journal import FOR_FEW_ROWS, follow
 
@@ -16,12 +17,13 @@ TIMEOUT_S = 240.0
 @pytest.mark.slow
 @pytest.mark.minutes
 def test_journal_is_followed_over_connect(connect_mode: Any, journal: JournalBuilder, tmp_path: Path) -> None:
-    for name, value in FOR_FEW_ROWS.items():
-        connect_mode.conf.set(name, value)
     journal.submit(1, "application_1", at=5)
     path = journal.path
 
-    with follow(connect_mode, path, tmp_path / "report", until_idle=True) as follower:
+    with (
+        all_settings(connect_mode, FOR_FEW_ROWS),
+        follow(connect_mode, path, tmp_path / "report", until_idle=True) as follower,
+    ):
         assert follower.wait(TIMEOUT_S)
         found = follower.progress()
     assert (found.events, found.transitions, found.first_seq, found.last_seq, found.missing) == (1, 1, 1, 1, 0)

@@ -111,15 +111,6 @@ def test_a_uri_of_another_file_system_is_refused(spark: SparkSession, uri: str) 
         read_journal(spark, uri)
 
 
-def test_only_the_requested_columns_are_returned(journal: Any, spark: SparkSession, assert_table: Any) -> None:
-    journal.event(1, "AType", "A", "a")
-
-    events, transitions = read_journal(spark, journal.path, columns={"events": ["entity", "seq"]})
-
-    assert_table(events, "entity string, seq long", [("a", 1)])
-    assert transitions.schema == table_schema(TRANSITIONS.name)
-
-
 def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: SparkSession) -> None:
     journal.event(1, "AType", "A")
 
