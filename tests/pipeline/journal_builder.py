@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from dispatcher.journal import EVENTS, TRANSITIONS
-from dispatcher.journal.format.summary import Summary
 from pipeline.journal.arrow import arrow_schema
 
-from ..kit.segment_files import EventRow, Kind, Manifest, SegmentFile, Table, TransitionRow, encode_rows
+from ..kit.segment_files import EventRow, Kind, Manifest, SegmentFile, Summary, Table, TransitionRow, encode_rows
 
 SECOND = 1_000_000_000
 

@@ -20,7 +20,7 @@ from pipeline.journal.whole import look_at_whole
 from ...kit.segment_files import Table, summarize
 
 Parts = Sequence[JournalPart]
-OnDamage = Callable[[Problem], object]
+OnDamage = Callable[[Problem], None]
 Closed = Path | Sequence[Path]
 """A journal, or segments of one, which may be gone."""
 

@@ -14,7 +14,8 @@ Tables = dict[str, list[dict[str, Any]]]
 
 def page_data(rows: Tables, **more: Any) -> PageData:
     """Of a run of 100 seconds, unless `first_at` and `last_at` say otherwise."""
-    return PageData(**{"journal": "/some/journal", "first_at": 0, "last_at": 100 * SECOND, "rows": rows} | more)
+    span = {"first_at": 0, "last_at": 100 * SECOND}
+    return PageData(journal="/some/journal", rows=rows, **span | more)
 
 
 def rendered(rows: Tables, **more: Any) -> str:

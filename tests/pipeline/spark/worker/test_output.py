@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.worker.output import WorkerOutput, worker_output
-from pipeline.streaming.pace import ReaderGoneError
+from pipeline.spark.worker.output import ReaderGoneError, WorkerOutput, worker_output
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much is unread")
 
