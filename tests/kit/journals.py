@@ -20,7 +20,7 @@ import pytest
 from dispatcher import Event, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover, verify
 from dispatcher.journal.format.event_codec import encode_payload
-from dispatcher.journal.format.frames import Frame
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, START, Frame
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.schema import Table
 from dispatcher.journal.format.segments import (
@@ -55,7 +55,10 @@ __all__ = [
     "files",
     "flip",
     "frames_of",
+    "id_of",
+    "intact_frames",
     "is_locked",
+    "kind_of",
     "no_room",
     "open_segments",
     "read_manifest",
@@ -167,11 +170,31 @@ def contents(journal: Path) -> dict[str, bytes]:
     return {name: (journal / name).read_bytes() for name in files(journal)}
 
 
-def frames_of(segment: Path) -> list[Frame]:
-    """The frames of a sound segment."""
-    found = list(frames_in(segment))
-    assert all(isinstance(frame, Frame) for frame in found)
-    return found  # type: ignore[return-value]
+KINDS = {START: "START", ROWS: "ROWS", ACCEPTED: "ACCEPTED", SNAPSHOT: "SNAPSHOT", END: "END"}
+
+
+def frames_of(segment: Path, *kinds: str) -> list[Frame]:
+    """The frames of a sound segment, or those of some kinds."""
+    assert all(isinstance(frame, Frame) for frame in frames_in(segment))
+    return intact_frames(segment, *kinds)
+
+
+def intact_frames(segment: Path, *kinds: str) -> list[Frame]:
+    """Those of a segment that may be damaged; all, or those of some kinds."""
+    found = (frame for frame in frames_in(segment) if isinstance(frame, Frame))
+    return [frame for frame in found if not kinds or kind_of(frame) in kinds]
+
+
+def kind_of(frame: Frame) -> str:
+    return KINDS[frame.header.kind]
+
+
+def id_of(journal: Path) -> str:
+    """The id in the manifest."""
+    manifest, _ = read_manifest(journal)
+    assert manifest is not None
+    assert manifest.journal is not None
+    return manifest.journal
 
 
 def flip(path: Path, offset: int, mask: int = 1) -> None:

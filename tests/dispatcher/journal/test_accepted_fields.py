@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import tempfile
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, entity_history, read_rows, tail
-from dispatcher.journal.accepted_fields import AcceptedFields
-from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ACCEPTED, ROWS
 from dispatcher.ops.journals import ScanDeadline, WantedEvents, tail_rows
+from pipeline.journal import read_batches
 
-from ...kit.journals import Job, JobEvent, Posted, flip, frames_of, segment_path, segments, write_event, write_frames
+from ...kit.journals import Job, JobEvent, Posted, flip, frames_of, segment_path, write_event, write_frames
 
 
 def line(number: int) -> bytes:
@@ -36,10 +33,13 @@ def write(journal: Path, steps: list[int]) -> list[str | None]:
     """
     writer = JournalWriter(journal, JournalConfig(write_ahead=True))
     waiting: list[int] = []
+    fields: dict[int, str] = {}
     expected: list[str | None] = []
     for number, step in enumerate(steps):
         if step <= 5:
-            waiting += [writer.append_accepted(line(number * 10 + each)) for each in range(step + 1)]
+            for each in range(number * 10, number * 10 + step + 1):
+                waiting.append(writer.append_accepted(line(each)))
+                fields[waiting[-1]] = f'{{"number":{each}}}'
         elif step == 6:
             writer.flush()
             writer.roll()
@@ -50,24 +50,9 @@ def write(journal: Path, steps: list[int]) -> list[str | None]:
             seq = waiting.pop(number * step % len(waiting))
             own = {"own": number} if step == 8 else None
             write_event(writer, JobEvent(payload=own), accepted_seq=seq)
-            expected.append(json.dumps(own, separators=(",", ":")) if own else None)
+            expected.append(json.dumps(own, separators=(",", ":")) if own else fields[seq])
     writer.close()
-    fields = accepted_fields(journal)
-    rows = [row for segment in segments(journal) for row in raw_rows(segment)]
-    return [payload or fields.get(row.get("accepted_seq", 0)) for payload, row in zip(expected, rows, strict=True)]
-
-
-def accepted_fields(journal: Path) -> dict[int, str]:
-    """The fields of all events of the log, by their accepted seqs."""
-    frames = [frame for segment in segments(journal) for frame in frames_of(segment) if frame.header.kind == ACCEPTED]
-    lines = [each for frame in frames for each in frame.payload.decode().split("\n")]
-    return {seq: json.dumps(json.loads(each)["event"], separators=(",", ":")) for seq, each in enumerate(lines, 1)}
-
-
-def raw_rows(segment: Path) -> list[dict[str, Any]]:
-    """The rows as the segment has them."""
-    frames = [frame for frame in frames_of(segment) if frame.header.kind == ROWS]
-    return [row for frame in frames for row in decode_rows(frame.payload).rows(EVENTS, frame.header.first_seq)]
+    return expected
 
 
 @settings(max_examples=50, deadline=None)
@@ -85,10 +70,8 @@ def test_every_reader_shows_the_fields_of_accepted_events(steps: list[int]) -> N
         assert last == rows[-7:]
         history = entity_history(journal, "job_1", limit=9).transitions
         assert [each.payload for each in reversed(history)] == expected[-9:]
-        frames = [frame for segment in segments(journal) for frame in frames_of(segment) if frame.header.kind == ROWS]
-        fields = AcceptedFields(journal)
-        completed = [fields.complete_frame(decode_rows(frame.payload)).payloads() for frame in frames]
-        assert list(chain(*completed)) == expected
+        batches = read_batches(journal, EVENTS, ["payload"])
+        assert [payload for batch in batches for payload in batch["payload"].to_pylist()] == expected
 
 
 def test_the_row_of_a_dispatchers_event_has_its_fields(journal: Path) -> None:

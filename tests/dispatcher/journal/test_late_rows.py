@@ -18,7 +18,6 @@ from dispatcher import AsyncDispatcher, Event, JournalConfig, JournalError, Jour
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import writer as writer_module
-from dispatcher.journal.format.frames import ROWS
 from dispatcher.mailbox import MailboxExecutor
 
 from ...journal_rows import begin
@@ -197,10 +196,9 @@ def test_no_row_is_lost_or_doubled_or_parted_from_its_transitions(
     assert seqs(journal, TRANSITIONS) == [number + 1 for number in range(count) for _ in range(number % 3)]
     assert verify(journal).problems == ()
     for path in segments(journal):
-        for frame in frames_of(path):
-            numbers = range(frame.header.first_seq - 1, frame.header.first_seq - 1 + frame.header.events)
-            if frame.header.kind == ROWS:
-                assert frame.header.transitions == sum(number % 3 for number in numbers)
+        for header in (frame.header for frame in frames_of(path, "ROWS")):
+            numbers = range(header.first_seq - 1, header.first_seq - 1 + header.events)
+            assert header.transitions == sum(number % 3 for number in numbers)
 
 
 def test_a_flush_waits_for_rows_that_are_being_written(

@@ -21,25 +21,25 @@ import pytest
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, TABLES, read_rows, recover, tail, verify
-from dispatcher.journal.format.frames import ACCEPTED, ROWS, Frame
-from dispatcher.journal.format.segments import (
-    MANIFEST,
-    Manifest,
-    SegmentFile,
-    open_segments,
-    read_manifest,
-    segment_number,
-    segment_path,
-    segments,
-)
-from dispatcher.journal.format.summary import Summary
+from dispatcher.journal.format.segments import MANIFEST, segment_number
 from dispatcher.journal.identity import journal_of
-from dispatcher.journal.read import frames_in
 from dispatcher.journal.verification import is_whole
 
 from ...kit.commands import run_here
-from ...kit.journals import JobEvent, JournalStage, files, write_event
+from ...kit.journals import (
+    JobEvent,
+    JournalStage,
+    files,
+    id_of,
+    intact_frames,
+    open_segments,
+    read_manifest,
+    segment_path,
+    segments,
+    write_event,
+)
 from ...kit.scenarios import play
+from ...kit.segment_files import write_segments
 
 ABSENT = ""
 OF_MISSING_FILES = re.compile(r"(is|are) missing|follows \d+$")
@@ -150,8 +150,7 @@ def payloads(folder: Path) -> set[bytes]:
         if "segment-" in path.name:
             plain = folder.parent / (re.sub(r"\.aside.*", "", path.name) + ".copy")
             shutil.copy(path, plain)
-            frames = [frame for frame in frames_in(plain) if isinstance(frame, Frame)]
-            found |= {frame.payload for frame in frames if frame.header.kind in (ROWS, ACCEPTED)}
+            found |= {frame.payload for frame in intact_frames(plain, "ROWS", "ACCEPTED")}
             plain.unlink()
     return found
 
@@ -321,20 +320,20 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_each_journal_has_an_id_of_its_own_which_stays(two: tuple[Path, Path]) -> None:
-    ids = [journal_id(folder) for folder in two]
+    ids = [id_of(folder) for folder in two]
 
     with contextlib.closing(JournalWriter(two[0], JournalConfig(write_ahead=True))) as writer:
         write_event(writer)
 
     assert len(set(ids)) == 2
-    assert journal_id(two[0]) == ids[0]
+    assert id_of(two[0]) == ids[0]
     assert {journal_of(segment) for segment in segments(two[0])} == {ids[0]}
 
 
 def test_a_segment_of_another_journal_is_told_not_read_and_set_aside(two: tuple[Path, Path]) -> None:
     one, other = two
     shutil.copy(segment_path(other, 2), one)
-    finding = f"segment-00000002.journal: is of another journal, {journal_id(other)}"
+    finding = f"segment-00000002.journal: is of another journal, {id_of(other)}"
 
     problems = verify(one).problems
     reported: list[str] = []
@@ -349,7 +348,7 @@ def test_a_segment_of_another_journal_is_told_not_read_and_set_aside(two: tuple[
 
 def test_a_manifest_of_another_journal_is_told_and_set_aside(two: tuple[Path, Path]) -> None:
     one, other = two
-    own, foreign = journal_id(one), journal_id(other)
+    own, foreign = id_of(one), id_of(other)
     shutil.copy(other / MANIFEST, one)
     finding = f"journal.json: is of another journal, {foreign}; the segments are of {own}"
 
@@ -358,7 +357,7 @@ def test_a_manifest_of_another_journal_is_told_and_set_aside(two: tuple[Path, Pa
 
     assert problems == (finding,)
     assert done == (f"{finding}: set aside as journal.json.aside",)
-    assert journal_id(one) == own
+    assert id_of(one) == own
     assert verify(one) == (6, 6, (), (), ())
 
 
@@ -385,24 +384,19 @@ def test_recovery_shortens_and_removes_nothing_whole_in_any_mixture_of_two_journ
 
 def test_without_a_manifest_the_journal_of_most_segments_counts(two: tuple[Path, Path]) -> None:
     one, other = two
-    own = journal_id(one)
+    own = id_of(one)
     shutil.copy(segment_path(other, 3), one)
     (one / MANIFEST).unlink()
 
     recover(one)
 
-    assert journal_id(one) == own
+    assert id_of(one) == own
     assert [path.name for path in segments(one)] == ["segment-00000001.journal", "segment-00000002.journal"]
 
 
 def test_a_journal_without_an_id_is_read_and_gets_one_when_it_is_continued(tmp_path: Path) -> None:
     """Earlier releases wrote none."""
-    folder = tmp_path / "old"
-    folder.mkdir()
-    segment = SegmentFile(folder, 1, Summary(1))
-    segment.append_accepted(b"{}", 1, 1)
-    segment.close(sync=False, recover_from=1)
-    Manifest(1, 1, True).write(folder, sync=False)
+    folder = write_segments(tmp_path / "old", [[]], [], [], accepted=b"{}")
     text = (folder / MANIFEST).read_text()
 
     problems = verify(folder).problems
@@ -414,12 +408,5 @@ def test_a_journal_without_an_id_is_read_and_gets_one_when_it_is_continued(tmp_p
     assert "journal" not in json.loads(text)
     assert (problems, done) == ((), ())
     assert unchanged == text
-    assert len(journal_id(folder)) == 36
+    assert len(id_of(folder)) == 36
     assert verify(folder) == (1, 0, (), (), ())
-
-
-def journal_id(folder: Path) -> str:
-    manifest, _ = read_manifest(folder)
-    assert manifest is not None
-    assert manifest.journal is not None
-    return manifest.journal

@@ -10,7 +10,6 @@ import pytest
 
 from dispatcher import JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, recover, tail, verify
-from dispatcher.journal.format import segments as segments_module
 
 from ...kit.journals import (
     JobEvent,
@@ -196,13 +195,13 @@ def test_recovery_that_is_killed_itself_can_be_repeated(
 
     with monkeypatch.context() as kill:
         if step == "fsync":
-            kill.setattr(segments_module.os, "fsync", die)
+            kill.setattr(os, "fsync", die)
         elif step == "manifest":
             kill.setattr(Manifest, "write", die)
         elif step == "rename":
             kill.setattr(Path, "rename", die)
         else:
-            kill.setattr(segments_module, "encode_trailer", die)
+            kill.setattr("dispatcher.journal.format.segments.encode_trailer", die)
         with pytest.raises(KilledError):
             recover(crashed)
 
@@ -271,7 +270,7 @@ def test_a_journal_that_is_being_written_is_not_recovered(writer: JournalWriter,
 
 
 def test_a_journal_that_cannot_be_repaired_says_why(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments_module.os, "fsync", no_room)
+    monkeypatch.setattr(os, "fsync", no_room)
 
     with pytest.raises(JournalError, match="crashed: cannot be recovered: No space left on device"):
         recover(crashed)

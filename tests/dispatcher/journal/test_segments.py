@@ -12,8 +12,6 @@ import pytest
 
 from dispatcher import JournalError, JournalWriter, PartitionedJournal
 from dispatcher.journal import verify
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START
-from dispatcher.util import threads
 
 from ...kit import until
 from ...kit.journals import (
@@ -23,6 +21,7 @@ from ...kit.journals import (
     files,
     flip,
     frames_of,
+    kind_of,
     open_segments,
     read_manifest,
     read_summary,
@@ -120,7 +119,7 @@ def test_a_segment_begins_with_its_start_and_ends_with_what_it_holds(writer: Jou
     writer.close()
 
     frames = frames_of(segment_path(journal, 1))
-    assert [frame.header.kind for frame in frames] == [START, ROWS, ROWS, END]
+    assert list(map(kind_of, frames)) == ["START", "ROWS", "ROWS", "END"]
     assert [frame.header.number for frame in frames] == [0, 1, 2, 3]
     manifest = manifest_of(journal)
     assert manifest is not None
@@ -158,7 +157,7 @@ def test_a_closed_segment_counts_its_accepted_events(open_writer: Open, journal:
     assert (first.first_accepted, first.accepted, second.first_accepted, second.accepted) == (1, 2, 3, 0)
     assert (second.first_seq, second.events) == (2, 1)
     frame = frames_of(segment_path(journal, 1))[1]
-    assert (frame.header.kind, frame.header.first_seq, frame.payload) == (ACCEPTED, 1, b'{"number":1}')
+    assert (kind_of(frame), frame.header.first_seq, frame.payload) == ("ACCEPTED", 1, b'{"number":1}')
 
 
 def test_a_segment_has_the_times_of_its_own_rows(writer: JournalWriter, journal: Path) -> None:
@@ -242,7 +241,7 @@ def test_the_journals_thread_starts_after_a_start_that_has_raised(
         monkeypatch.undo()
         raise RecursionError
 
-    monkeypatch.setattr(threads, "try_to_start", raise_once)
+    monkeypatch.setattr("dispatcher.util.threads.try_to_start", raise_once)
     write_event(writer)
     with pytest.raises(RecursionError):
         writer.flush()
