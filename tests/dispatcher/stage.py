@@ -7,18 +7,21 @@ An event is a number, or a number with a key: `2` or `2:a`. Times are in ms. The
     every MS EVENT [key=K first=MS]     post_every; of `3..`, a factory makes 3, 4 and so on
     cancel NUMBER...                    the newest ask or scheduled event of each number
     drop KEY...                         the scheduled event of each key
+    mail WORD..., fail                  mails that return the words, and one that raises `error`
+    drain                               a wait for the drain begins
     hold [EVENT]                        the handler thread stays in this event, or in a mail
     release                             it goes on, and the threads of `begin` end
     begin VERB ...                      the verb in another thread, up to where it waits or ends
     end                                 those that do not stop the dispatcher end before that
     +MS, +MS/STEP                       time passes in steps of up to 100 ms, or STEP, each to the next timer and a rest
-    stop
+    stop, ended                         a stop, and a wait until one that came from elsewhere has ended
     restart, crash [MS]                 a stop, or a kill as far as the journal tells, and so much later the next start
 
 The looks: `seen` (numbers as the handler got them), `seen_at` (ms:number), `attempts` (number:attempt), `letters`
 (number:attempts:error), what the calls returned or raised (`posted`, `later`, `answers`, `cancelled`), `due` (of each
-scheduled event, or `-`), `keys`, `waiting` (producers), `remaining` (room), `left` (how many events a crash would leave
-to the next start), and every field of the statistics.
+scheduled event, or `-`), `keys` and `dues` (key:ms), `mails` (what each returned), `waits` for the drain, `waiting`
+(producers), `remaining` (room), `left` (how many events a crash would leave to the next start), `state`, `failure`
+(class, text and state), `is_drained`, `is_stopped`, and every field of the statistics.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -101,7 +104,9 @@ class Stage:
         self.seen_at: list[str] = []
         self.attempts: list[str] = []
         self.letters: list[DeadLetter] = []
-        self.results: dict[str, list[Any]] = {"posted": [], "later": [], "answers": [], "cancelled": [], "due": []}
+        self.results: dict[str, list[Any]] = {
+            name: [] for name in ("posted", "later", "answers", "cancelled", "due", "mails", "waits")
+        }
         self._fails, self._error, self._then = dict(fails or {}), error, then
         self._handles: dict[int, Any] = {}  # the newest ask or scheduled event of each number
         self._held: int | None = None  # the number at which the handler stays
@@ -206,6 +211,19 @@ class Stage:
     def drop(self, *keys: str) -> None:
         self.results["cancelled"] += [self.dispatcher.cancel(key) for key in keys]
 
+    def mail(self, *words: str) -> None:
+        for word in words:
+            self.results["mails"].append(self.dispatcher.mailbox_executor.submit(lambda word=word: word))  # type: ignore[misc]
+
+    def fail(self) -> None:
+        def raise_error() -> None:
+            raise self._error("bad mail")
+
+        self.dispatcher.mailbox_executor.execute(raise_error)
+
+    def drain(self) -> None:
+        self.results["waits"].append(self.dispatcher.core.when_drained())
+
     def hold(self, event: str | None = None) -> None:
         self._entered.clear()
         self._opened.clear()
@@ -260,7 +278,7 @@ class Stage:
 
     def _rest(self) -> None:
         """Wait until the handler thread has done what it can at this time."""
-        with suppress(RejectedExecutionError):  # it has stopped
+        with suppress(RejectedExecutionError, CancelledError):  # it has stopped
             if not self._is_held:
                 until(self._is_at_rest, "the dispatcher rests")
                 self.dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)  # the last event has ended
@@ -272,6 +290,9 @@ class Stage:
 
     def stop(self) -> None:
         self.dispatcher.stop()
+
+    def ended(self) -> None:
+        assert self.dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     def restart(self, later_ms: str = "0") -> None:
         self.stop()
@@ -307,10 +328,21 @@ class Stage:
                 return [f"{each.event.number}:{each.attempts}:{type(each.error).__name__}" for each in self.letters]
             case "due":
                 return [_ms(each) if hasattr(each, "due") else _text(each) for each in self.results["due"]]
-            case "posted" | "later" | "answers" | "cancelled":
+            case "posted" | "later" | "answers" | "cancelled" | "mails":
                 return map(_text, self.results[what])
+            case "waits":
+                return ["ended" if each.done() else "..." for each in self.results[what]]
+            case "is_drained" | "is_stopped":
+                return [getattr(self.dispatcher, what)()]
+            case "state":
+                return [self.dispatcher.state.name]
+            case "failure":
+                cause, state = self.dispatcher.failure_cause, self.dispatcher.failure_state
+                return [] if cause is None or state is None else [type(cause).__name__, cause, state.name]
             case "keys":
                 return self.dispatcher.scheduled()
+            case "dues":
+                return [f"{key}:{_ms(one)}" for key, one in self.dispatcher.scheduled().items()]
             case "left":
                 return [len(recover(self._copy_of_journal()).accepted)]
             case "waiting":

@@ -28,7 +28,6 @@ from dispatcher import (
 )
 from dispatcher.mailbox import ManualClock
 from dispatcher.testing import InlineDispatcher
-from dispatcher.util import threads
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Work, tries, until
 from ..kit.coroutines import Keyed
@@ -504,7 +503,7 @@ def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytes
     def cannot_start(**_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads, "threading", types.SimpleNamespace(Thread=cannot_start))
+    monkeypatch.setattr("dispatcher.util.threads.threading", types.SimpleNamespace(Thread=cannot_start))
     run(aio.stop(dispatcher))
 
     assert dispatcher.is_stopped()

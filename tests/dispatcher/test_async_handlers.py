@@ -13,9 +13,17 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, EventDispatcher, MultiDispatcher, Retry, aio
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    DispatcherError,
+    DispatcherGroup,
+    EventDispatcher,
+    MultiDispatcher,
+    Retry,
+    aio,
+)
 from dispatcher.aio import AsyncioHandler, RateLimit
-from dispatcher.errors import EventLoopClosedError
 from dispatcher.testing import ManualClock
 from dispatcher.util.frames import CAN_READ_FRAMES
 from pipeline.streaming import unordered_wait
@@ -374,7 +382,8 @@ def test_events_for_a_closed_loop_fail(
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().failed == 2
-    assert any(isinstance(r.exc_info[1], EventLoopClosedError) for r in caplog.records if r.exc_info)
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert any(isinstance(each, DispatcherError) and "its event loop is closed" in str(each) for each in errors)
 
 
 def test_events_that_a_loop_has_not_ended_fail_once_it_is_closed(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Retry
-from dispatcher.queue.flags import ABANDONED
 
 from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
 from ..kit.coroutines import Keyed, Latched
@@ -212,7 +211,7 @@ def test_once_a_stop_does_not_wait_for_events_the_next_of_the_key_does_not_begin
     async def handle(event: Keyed) -> None:
         begun.append(event.number)
         stopping.set()
-        until(lambda: dispatcher.core.queue.phase >= ABANDONED)
+        until(lambda: dispatcher.core.queue.phase, "the stop")
 
     dispatcher = make(DispatcherConfig(drain_events_on_stop=False), loop=loop, handler=handle)
     post_at_once(dispatcher, loop, 5)

@@ -15,12 +15,10 @@ from types import ModuleType
 import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, Retry
-from dispatcher.journal.format.frames import Frame, FrameReader
-from dispatcher.util.figures import counted
 
 from ..journal_rows import begin, end
 from ..kit.commands import COMMAND, ROOT, Ended, run_here
-from ..kit.journals import Job, Posted, after_a_crash
+from ..kit.journals import Job, Posted, after_a_crash, flip, frames_of
 
 pytestmark = pytest.mark.long
 
@@ -71,11 +69,8 @@ def test_verify_passes_a_sound_journal(journal: Path) -> None:
 
 def test_verify_names_what_is_damaged_and_exits_with_1(journal: Path) -> None:
     (segment,) = journal.glob("segment-*")
-    with FrameReader(segment) as reader:
-        second = [found for found in reader.frames() if isinstance(found, Frame)][2]
-    data = bytearray(segment.read_bytes())
-    data[second.end - 1] ^= 1
-    segment.write_bytes(data)
+    second = frames_of(segment)[2]
+    flip(segment, second.end - 1)
 
     done = run_here("journal", "verify", journal)
 
@@ -143,8 +138,7 @@ def test_history_reads_a_damaged_journal_and_says_so(journal: Path) -> None:
 
 def test_recover_closes_what_a_crash_left_open(journal: Path) -> None:
     (segment,) = journal.glob("segment-*")
-    with FrameReader(segment) as reader:
-        third = [found for found in reader.frames() if isinstance(found, Frame)][3]
+    third = frames_of(segment)[3]
     segment.with_name(f".{segment.name}.open").write_bytes(segment.read_bytes()[: third.end - 5])
     segment.unlink()
 
@@ -295,11 +289,11 @@ def test_recover_leaves_an_attempt_that_is_due_much_later(tmp_path: Path, monkey
         dispatcher.post(Posted(Job.STARTED, number))
     left = after_a_crash(writer.path, tmp_path / "crashed")
 
-    for handled in (1, 0):  # the attempt fails in the first run, and the next one is not due in the second
+    # The attempt fails in the first run, and the next one is not due in the second.
+    for events in ("1 event", "0 events"):
         done = run_here("journal", "recover", left, "--with", "failing_daemon:make")
 
         assert done.code == 0
-        events = counted(handled, "event")
         assert done.out.splitlines()[-1] == f"{events} handled, 0 failed, 0 left, 1 scheduled for later"
     writer.close()
 

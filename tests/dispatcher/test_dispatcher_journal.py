@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from dispatcher import AsyncDispatcher, Event, JournalError, JournalWriter, ServiceState
 from dispatcher.journal import EVENTS, read_rows, verify
-from dispatcher.journal.format import segments
 from dispatcher.testing import ManualClock
 
 from ..kit import TIMEOUT_S, Numbered, Other, Work, in_threads, until
@@ -87,7 +87,7 @@ def test_a_journal_that_cannot_be_written_fails_the_dispatcher_with_a_clear_caus
     def disk_full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(segments.os, "write", disk_full)
+    monkeypatch.setattr(os, "write", disk_full)
     dispatcher.start()
     dispatcher.post(Numbered())
 

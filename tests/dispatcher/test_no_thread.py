@@ -24,11 +24,11 @@ from dispatcher import (
     MetricsServer,
     Service,
     ServiceState,
+    health,
 )
 from dispatcher.dispatching.monitor import QueueSizeLog
 from dispatcher.journal import EVENTS, read_rows, verify
 from dispatcher.mailbox import SystemProcessingTimeService
-from dispatcher.supervision.health import Health
 from dispatcher.supervision.systemd import Supervision
 from dispatcher.util import threads
 from dispatcher.util.garbage import Freezer
@@ -288,7 +288,7 @@ def test_a_long_queue_s_contents_are_logged_once_a_thread_can_be_started(
 
 def test_a_metrics_server_without_a_thread_fails_to_start_and_frees_its_port(system: Threads) -> None:
     """It waited for ever for a thread that it had not started."""
-    server = MetricsServer(health=Health())
+    server = MetricsServer()
     server.init()
     system.refuses = lambda name: name == "metrics-server"
 
@@ -300,8 +300,9 @@ def test_a_metrics_server_without_a_thread_fails_to_start_and_frees_its_port(sys
         pass
 
 
+@pytest.mark.usefixtures("alone")
 def test_the_metrics_are_answered_while_no_thread_is_left(system: Threads) -> None:
-    with MetricsServer(health=Health(list)) as server:
+    with MetricsServer() as server:
         system.refuses = lambda _: True
         with socket.create_connection(("127.0.0.1", server.port or 0)) as silent:  # it sends nothing
             with urllib.request.urlopen(server.url_of("/livez"), timeout=TIMEOUT_S) as answer:
@@ -315,7 +316,7 @@ def test_a_daemon_runs_where_the_reports_to_systemd_have_no_thread(system: Threa
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(TIMEOUT_S)
         system.refuses = lambda name: name.startswith("systemd")
-        with Supervision(Service("daemon"), Health(), {"NOTIFY_SOCKET": str(tmp_path / "notify")}) as supervision:
+        with Supervision(Service("daemon"), health, {"NOTIFY_SOCKET": str(tmp_path / "notify")}) as supervision:
             supervision.started()
             without_thread = manager.recv(4096)
             system.refuses = lambda _: False

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import types
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,6 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, Journal
 from dispatcher.dispatching import lone
 from dispatcher.dispatching.lone import Pauses
 from dispatcher.dispatching.times import IdleTime
-from dispatcher.queue.flags import DRAINING, PostFlags
 
 from ..kit import TIMEOUT_S, until
 from .queue.test_write_ahead import Job, Plain
@@ -41,15 +37,14 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
 
 
 class Queue:
-    """What pauses see of a queue whose handler thread has waited for `waited_ns`."""
+    """The queue of a dispatcher, as if its handler thread had waited for `waited_ns`."""
 
     def __init__(self, waited_ns: int, capacity: int | None = None) -> None:
-        self.entries: deque[Any] = deque()
-        self.flags = PostFlags()
-        self.room = types.SimpleNamespace(capacity=capacity)
+        self.dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=capacity))
+        self.entries = self.dispatcher.core.queue.entries
         self.idle = IdleTime()
         self.idle.note(1, 1 + waited_ns)
-        self.pauses = Pauses(self, self.idle)  # type: ignore[arg-type]
+        self.pauses = Pauses(self.dispatcher.core.queue, self.idle)
 
     def stream(self) -> None:
         self.entries.extend(range(lone._WORTHWHILE_EVENTS))
@@ -107,7 +102,7 @@ def test_a_small_queue_that_producers_would_fill_is_not_left_to_itself(sleeps: S
 
 def test_a_queue_that_is_stopping_has_no_pauses(sleeps: Sleeps) -> None:
     queue = Queue(waited_ns=1)
-    queue.flags.phase = DRAINING
+    queue.dispatcher.stop()
 
     assert not queue.pauses.take()
     assert sleeps.count == 0

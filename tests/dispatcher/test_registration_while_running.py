@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, MultiListenerHandler, UnregisteredEventTypeError
-from dispatcher.event import handling_callable
-from dispatcher.routes import Part, RoutingTable
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, in_threads
 
@@ -32,18 +30,18 @@ class _NeverWalked(dict[int, Any]):
 
 def test_a_registration_looks_only_at_the_event_types_of_its_class() -> None:
     """It looked at all: 30,000 classes took 45 s."""
-    table = RoutingTable("routes", None, lambda handler, *_: handling_callable(handler), lambda *_: None)
-    table.by_type = _NeverWalked()
+    dispatcher = AsyncDispatcher()
+    routes = dispatcher._routes
+    routes.by_type = _NeverWalked()
     classes: list[Any] = [Enum(f"Class{index}", {"SAME": 1}) for index in range(3)]
-    handlers = [len, id]
     for each in classes:
-        table.find(each.SAME)
-        table.register(each, Part(handlers[0]))
+        routes.find(each.SAME)
+        dispatcher.register(each, len)
     for each in classes:
-        table.register(each, Part(handlers[1], on_error="stop"))
-        table.unregister(each, handlers[0])
+        dispatcher.register(each, id, on_error="stop")
+        dispatcher.unregister(each, len)
 
-    assert [(table.find(each.SAME).handle, table.find(each.SAME).on_error) for each in classes] == [(id, "stop")] * 3
+    assert [(routes.find(each.SAME).handle, routes.find(each.SAME).on_error) for each in classes] == [(id, "stop")] * 3
 
 
 class Right(Flag):

@@ -19,8 +19,9 @@ import pytest
 
 from dispatcher import Event, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover, verify
-from dispatcher.journal.format.event_codec import encode_payload
+from dispatcher.journal.format.event_codec import EventCodec, encode_payload, marks_of, with_marks
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, START, Frame
+from dispatcher.journal.format.marks import NO_EVENT, Marks
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.schema import Table
 from dispatcher.journal.format.segments import (
@@ -50,6 +51,7 @@ __all__ = [
     "Posted",
     "State",
     "after_a_crash",
+    "codec_of",
     "contents",
     "crash_amid",
     "files",
@@ -59,6 +61,8 @@ __all__ = [
     "intact_frames",
     "is_locked",
     "kind_of",
+    "line_of_a_rhythm",
+    "marks_in",
     "no_room",
     "open_segments",
     "read_manifest",
@@ -187,6 +191,24 @@ def intact_frames(segment: Path, *kinds: str) -> list[Frame]:
 
 def kind_of(frame: Frame) -> str:
     return KINDS[frame.header.kind]
+
+
+def codec_of(*classes: type, of: type[Enum]) -> EventCodec:
+    """What writes and reads the events of these classes, whose types are of that Enum."""
+    codec = EventCodec("shop")
+    codec.declare(of, classes)
+    return codec
+
+
+def line_of_a_rhythm(**marks: Any) -> bytes:
+    """The line of a `post_every` as releases wrote it that kept no event with it."""
+    return with_marks(NO_EVENT, Marks(**marks))
+
+
+def marks_in(journal: Path) -> list[Marks]:
+    """What the lines of all accepted events say besides the events."""
+    frames = [frame for segment in segments(journal) for frame in intact_frames(segment, "ACCEPTED")]
+    return [marks_of(line) for frame in frames for line in frame.payload.split(b"\n")]
 
 
 def id_of(journal: Path) -> str:

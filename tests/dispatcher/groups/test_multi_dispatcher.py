@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +17,12 @@ from dispatcher import (
     ServiceState,
     register_metrics,
 )
-from dispatcher.queue.entry import event_of
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
 from ...kit.coroutines import Keyed
 from ...kit.dispatchers import hold, stopping
 from ...kit.services import fail
+from ..pausing import PausingDeque
 
 
 def of(key: Any, number: int = 0, type: Work = Work.DO) -> Keyed:
@@ -399,26 +399,11 @@ def test_producers_and_a_stop_at_the_same_time_lose_no_event(start: Start) -> No
     assert sum(partition.stats().discarded for partition in dispatcher.partitions) == 0
 
 
-class _PausingDeque(deque[Any]):
-    """A queue that holds the producer of event -1 right before its append."""
-
-    reached: threading.Event
-    go_on: threading.Event
-
-    def append(self, entry: Any) -> None:
-        if event_of(entry).number == -1:
-            self.reached.set()
-            assert self.go_on.wait(TIMEOUT_S)
-        super().append(entry)
-
-
 def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_other_partitions(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was accepted by a partition that had not ended yet; the one that its handler posted to had."""
-    monkeypatch.setattr(_PausingDeque, "reached", threading.Event(), raising=False)
-    monkeypatch.setattr(_PausingDeque, "go_on", threading.Event(), raising=False)
-    monkeypatch.setattr("dispatcher.queue.inbox.deque", _PausingDeque)
+    pausing = PausingDeque.install(monkeypatch)
     accepted: list[bool] = []
     answers: list[bool] = []
 
@@ -430,13 +415,13 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
     first, second = dispatcher.partitions
     producer = threading.Thread(target=lambda: accepted.append(dispatcher.post(of(0, -1))))
     producer.start()
-    assert _PausingDeque.reached.wait(TIMEOUT_S)
+    assert pausing.reached.wait(TIMEOUT_S)
     shut_first = first.core.shut_for_stop
 
     def shut_late() -> bool:
         if not first._mailbox.is_mailbox_thread():  # not the last act of its handler thread
             second._drain.finished.wait(1.0)
-            _PausingDeque.go_on.set()
+            pausing.goes_on.set()
             producer.join(TIMEOUT_S)
         return shut_first()
 

@@ -17,6 +17,7 @@ import pytest
 from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
+    DispatcherError,
     ForkedProcessError,
     JournalConfig,
     JournalError,
@@ -25,9 +26,7 @@ from dispatcher import (
     MultiDispatcher,
     PartitionedJournal,
 )
-from dispatcher.errors import NoEventInHandError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover
-from dispatcher.journal.format.partitions import PARTITIONS
 from statemachines import StateMachineFactory, TransitionRecorder
 
 from ...kit import TIMEOUT_S, Gate, until
@@ -321,7 +320,7 @@ def test_without_a_sound_file_the_folders_tell_the_number_of_partitions(
     crashed: Callable[[int], Path], start: Start, change: Callable[[Path], None]
 ) -> None:
     path = crashed(3)
-    change(path / PARTITIONS)
+    change(path / "partitions.json")
     got: list[Order] = []
 
     start(path, got.append, 2).stop()
@@ -331,7 +330,7 @@ def test_without_a_sound_file_the_folders_tell_the_number_of_partitions(
 
 def test_a_file_of_another_format_is_refused(journal: Path, start: Start) -> None:
     start(journal, lambda event: None).stop()
-    path = journal / PARTITIONS
+    path = journal / "partitions.json"
     fields = path.read_text().rpartition(', "check"')[0].replace('"format": 1', '"format": 2') + "}"
     path.write_text(fields[:-1] + f', "check": "{crc32(fields.encode()):08x}"}}\n')
 
@@ -478,12 +477,12 @@ def test_a_transition_is_recorded_in_the_journal_of_the_partition_whose_event_ma
 def test_a_transition_outside_of_all_partitions_is_prevented(journal: Path) -> None:
     partitioned = PartitionedJournal(journal)
     lamp = Switched("lamp", TransitionRecorder(partitioned), counts=True).lamp
-    with pytest.raises(NoEventInHandError, match="no dispatcher has this journal"):
+    with pytest.raises(DispatcherError, match="no dispatcher has this journal"):
         lamp.do_transition(Job.DO, Order(Job.DO, None))
 
     with (
         MultiDispatcher(DispatcherConfig(), journal=partitioned),
-        pytest.raises(NoEventInHandError, match="handles none of its events"),
+        pytest.raises(DispatcherError, match="handles none of its events"),
     ):
         lamp.do_transition(Job.DO, Order(Job.DO, None))
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dispatcher.util.registry import Registry
-
 from . import flood, full_disk, hanging_handler, service_down, slow_key
 from .incident import Incident, Shown
 
@@ -31,13 +29,14 @@ class Trouble:
 
 
 @pytest.fixture(params=[each.incident for each in INCIDENTS], ids=[each.__name__.split(".")[-1] for each in INCIDENTS])
-def trouble(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trouble]:
+def trouble(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None
+) -> Iterator[Trouble]:
     pytest.importorskip("uvicorn", reason="the extra web is not installed")
     from dispatcher.ops import OpsDoor
     from dispatcher.web import WebConfig
 
     incident: Incident = request.param
-    monkeypatch.setattr("dispatcher.view._views", Registry())
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(TemporaryDirectory(prefix="run-"))  # a short path, as a Unix socket's has to be
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)

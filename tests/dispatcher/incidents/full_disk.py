@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
-from dispatcher.journal.format import segments
 
 from ...kit import Gate
 from .incident import DISPATCHER, WAIT_S, Order, OrderEvent, Shown, run
@@ -36,7 +35,7 @@ def incident(folder: Path) -> Iterator[Shown]:
         for number in range(12):
             dispatcher.post(OrderEvent(Order.PLACED, f"order_{number}"))
         assert gate.entered.wait(WAIT_S)
-        with mock.patch.object(segments, "os", FullDisk()):
+        with mock.patch("dispatcher.journal.format.segments.os", FullDisk()):
             for number in range(3):
                 with suppress(JournalError):
                     dispatcher.post(OrderEvent(Order.PAID, f"order_{number}"))

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalWriter
-from dispatcher.dispatching import journaled
 from dispatcher.journal import EVENTS, read_rows, verify
 
 from ...kit import TIMEOUT_S, Numbered, Work
@@ -48,11 +47,10 @@ class SystemClock:
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> SystemClock:
     system = SystemClock()
-    monkeypatch.setattr(
-        journaled, "time", SimpleNamespace(time_ns=system.time_ns, perf_counter_ns=time.perf_counter_ns)
-    )
+    clocks = SimpleNamespace(time_ns=system.time_ns, perf_counter_ns=time.perf_counter_ns)
+    monkeypatch.setattr("dispatcher.dispatching.journaled.time", clocks)
     # A look and a flush after each event, as after each that takes 10 ms.
-    monkeypatch.setattr(journaled, "_LOOK_EVERY_NS", 0)
+    monkeypatch.setattr("dispatcher.dispatching.journaled._LOOK_EVERY_NS", 0)
     monkeypatch.setattr("dispatcher.journal.keeper.FLUSH_DELAY_MS", 0)
     return system
 

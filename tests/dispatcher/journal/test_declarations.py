@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field, RootModel, ValidatorFunctionWrapHandler, create_model, model_validator
 from typing_extensions import TypedDict
 
-from dispatcher.journal.format.event_codec import EventCodec
+from ...kit.journals import codec_of
 
 
 class Job(Enum):
@@ -154,8 +154,7 @@ EVENTS = [
 
 
 def comes_back(event: Any) -> None:
-    codec = EventCodec("shop")
-    codec.declare(Job, [type(event)])
+    codec = codec_of(type(event), of=Job)
 
     back = codec.decode(codec.encode(event))
 
@@ -197,7 +196,7 @@ def test_a_class_that_refers_to_an_undefined_one_is_refused_by_name() -> None:
         missing: Nowhere  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(TypeError, match=r"^Unfinished cannot be kept in a journal: it refers to a class that is not"):
-        EventCodec("shop").declare(Job, [Unfinished])
+        codec_of(Unfinished, of=Job)
 
 
 def test_a_field_that_cannot_be_kept_is_named_behind_a_validator_and_a_cycle() -> None:
@@ -212,4 +211,4 @@ def test_a_field_that_cannot_be_kept_is_named_behind_a_validator_and_a_cycle() -
 
     for kind in (Node, Chain):
         with pytest.raises(TypeError, match=r"^Node\.call cannot be kept in a journal: JSON does not give back a call"):
-            EventCodec("shop").declare(Job, [kind])
+            codec_of(kind, of=Job)

@@ -29,15 +29,13 @@ from dispatcher import (
     ServiceState,
 )
 from dispatcher.journal import EVENTS, read_rows, verify
-from dispatcher.journal.turns import LaterAppend
 from dispatcher.testing import ManualClock
-from dispatcher.util import descriptors, files
 from dispatcher.util.descriptors import DescriptorReserve
 from dispatcher.util.files import FileLock
 
 from ...kit import TIMEOUT_S, Gate, until
 from ...kit.forked import forks, in_child
-from ...kit.journals import Job, Posted, State, contents, is_locked, write_event, write_frames
+from ...kit.journals import Job, Later, Posted, State, contents, is_locked, write_event, write_frames
 
 pytestmark = [
     pytest.mark.long,
@@ -133,7 +131,7 @@ def uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
         "flush": journal.flush,
         "idle": journal.idle,
         "append": lambda: journal.append_accepted(b"{}"),
-        "append later": lambda: journal.append_later(LaterAppend(b"{}"), wait=True),
+        "append later": lambda: journal.append_later(Later(b"{}"), wait=True),
         "in flight": lambda: journal.under_way,
         "settle": lambda: journal.settle(1),
         "roll": journal.roll,
@@ -355,8 +353,8 @@ def test_a_fork_while_another_thread_opens_a_descriptor_leaves_no_copy_of_it(
             forked.wait(0.2)  # in vain: the fork waits for this thread
         return descriptor
 
-    monkeypatch.setattr(files.os, "open", open_and_wait)
-    monkeypatch.setattr(descriptors.os, "devnull", str(tmp_path / "null"))
+    monkeypatch.setattr(os, "open", open_and_wait)
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
     (tmp_path / "null").touch()
     uses: dict[str, Callable[[], Any]] = {
         "lock": lambda: FileLock(tmp_path / "lock"),

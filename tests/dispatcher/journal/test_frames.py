@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.journal.format import frames as frames_module
 from dispatcher.journal.format.frames import (
     ACCEPTED,
     END,
@@ -55,7 +54,7 @@ def test_a_frame_is_found_wherever_it_begins_behind_damage(
     path: Path, monkeypatch: pytest.MonkeyPatch, byte: bytes
 ) -> None:
     """The search reads chunks: a sync mark may lie across two of them."""
-    monkeypatch.setattr(frames_module, "_CHUNK", 64)
+    monkeypatch.setattr("dispatcher.journal.format.frames._CHUNK", 64)
     frame = encode_frame(7, ACCEPTED, 3, b"payload")
 
     for length in range(1, 150):

@@ -1,7 +1,12 @@
-"""Producers that share the write and the fsync of their events: in all orders, interrupted, and when the disk fails."""
+"""Producers that share the write and the fsync of their events: in all orders, interrupted, and when the disk fails.
+
+A gate that was opened once lets all producers of a batch pass, also where the process has no descriptor left.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -9,13 +14,19 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dispatcher import JournalError, JournalWriter
-from dispatcher.journal import group_commit, recover, turns
-from dispatcher.journal.format.frames import ACCEPTED
+from dispatcher.journal import group_commit, recover
 from dispatcher.journal.group_commit import GroupCommit
-from dispatcher.journal.turns import Append, Gathering, LaterAppend, ReentrantAppendError, TurnGate
-from dispatcher.util import threads
+from dispatcher.journal.turns import (
+    Append,
+    DescriptorGate,
+    Gathering,
+    LaterAppend,
+    ReentrantAppendError,
+    TurnGate,
+    shared_gate,
+)
 
-from ...kit import TIMEOUT_S, until
+from ...kit import TIMEOUT_S, in_threads, until
 from ...kit.journals import Later, Open, frames_of, open_segments
 from ..stop import _baton
 
@@ -71,7 +82,7 @@ def pending(writer: JournalWriter) -> int:
 
 def batches(writer: JournalWriter) -> list[bytes]:
     [segment] = open_segments(writer.path)
-    return [frame.payload for frame in frames_of(segment) if frame.header.kind == ACCEPTED]
+    return [frame.payload for frame in frames_of(segment, "ACCEPTED")]
 
 
 def test_what_comes_during_an_fsync_is_one_frame_under_the_next(writer: JournalWriter) -> None:
@@ -274,6 +285,97 @@ def test_a_leader_that_waits_in_vain_does_so_ever_more_rarely() -> None:
     assert 4 <= waits <= 6
 
 
+# -- the gate at which a batch waits -----------------------------------------------------------------------------------
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
+both = pytest.mark.parametrize("make", [TurnGate, pytest.param(DescriptorGate, marks=linux)])
+
+
+@both
+def test_all_that_wait_pass_once_it_is_open_and_so_do_those_that_come_later(make: Callable[[], TurnGate]) -> None:
+    gate = make()
+    passed: list[int] = []
+    entered = threading.Barrier(9)
+
+    def wait(number: int) -> None:
+        entered.wait(TIMEOUT_S)
+        gate.wait()
+        passed.append(number)
+
+    threads = [threading.Thread(target=wait, args=(number,), daemon=True) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    entered.wait(TIMEOUT_S)
+    assert not passed
+    gate.open()
+
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    in_threads(gate.wait)
+    assert sorted(passed) == list(range(8))
+
+
+@both
+def test_it_may_be_opened_again_while_others_pass(make: Callable[[], TurnGate]) -> None:
+    gate = make()
+    assert not gate.is_open
+
+    in_threads(*[gate.open, gate.wait] * 8)
+
+    assert gate.is_open
+
+
+def test_it_may_be_opened_again_between_the_two_steps_of_one_that_passes() -> None:
+    gate = TurnGate()
+    gate.open()
+    lock = gate._lock
+
+    class Reopening:
+        """The lock of a gate that is opened again as soon as a thread has it."""
+
+        release = staticmethod(lock.release)
+
+        def acquire(self) -> None:
+            lock.acquire()
+            gate.open()
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.release()
+
+    gate._lock = Reopening()  # type: ignore[assignment]
+
+    gate.wait()
+
+    assert not lock.locked()
+
+
+@linux
+def test_the_descriptor_is_closed_with_the_last_reference() -> None:
+    gate = DescriptorGate()
+    descriptor = gate._file.fileno()
+    os.fstat(descriptor)
+
+    del gate
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@linux
+def test_without_a_descriptor_a_lock_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(shared_gate(), DescriptorGate)
+
+    def refuse(*_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "eventfd", refuse)
+
+    assert type(shared_gate()) is TurnGate
+
+
 # -- all orders --------------------------------------------------------------------------------------------------------
 
 
@@ -323,8 +425,8 @@ def in_all_orders(
 ) -> int:
     """Producers of both kinds, one event each of two, and a close; returns the number of orders."""
     stepped = {"Lock": TimedLock, "RLock": OwnedLock, "Thread": _baton.SteppedThread}
-    for module in (group_commit, turns, threads):
-        monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
+    for module in ("journal.group_commit", "journal.turns", "util.threads"):
+        monkeypatch.setattr(f"dispatcher.{module}.threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
     monkeypatch.setattr(group_commit, "shared_gate", TurnGate)
     monkeypatch.setattr(group_commit, "deque", _baton.SteppedDeque)
     monkeypatch.setattr(group_commit, "is_owned", lambda lock: lock._owner == threading.get_ident())

@@ -17,15 +17,23 @@ from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWrit
 from dispatcher.journal import TRANSITIONS, read_rows, verify
 from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import live_states as live_states_module
-from dispatcher.journal.format import frames as frames_module
-from dispatcher.journal.format.frames import ACCEPTED, ROWS, SNAPSHOT, Frame, FrameReader
+from dispatcher.journal.format.frames import ACCEPTED, ROWS, SNAPSHOT, FrameReader
 from dispatcher.journal.format.live_states import LastStates, StatesAt, decode_states, encode_states
-from dispatcher.journal.format.segments import open_segment_path, open_segments, segment_path, segments
-from dispatcher.journal.read import frames_in
 
 from ...journal_rows import begin, end
 from ...kit import TIMEOUT_S, until
-from ...kit.journals import JournalStage, Open, after_a_crash, flip
+from ...kit.journals import (
+    KINDS,
+    JournalStage,
+    Open,
+    after_a_crash,
+    flip,
+    frames_of,
+    intact_frames,
+    open_segments,
+    segment_path,
+    segments,
+)
 from ...kit.scenarios import play
 from ._orders import ENDS, NEVER, State, flush, move
 
@@ -49,13 +57,9 @@ def snapshots(journal: Path) -> list[StatesAt]:
     return [decode_states(frame.payload) for _, frame in snapshot_frames(journal)]
 
 
-def snapshot_frames(journal: Path) -> list[tuple[Path, Frame]]:
-    return [
-        (segment, found)
-        for segment in (*segments(journal), *open_segments(journal))
-        for found in frames_in(segment)
-        if isinstance(found, Frame) and found.header.kind == SNAPSHOT
-    ]
+def snapshot_frames(journal: Path) -> list[tuple[Path, Any]]:
+    files = (*segments(journal), *open_segments(journal))
+    return [(segment, frame) for segment in files for frame in intact_frames(segment, "SNAPSHOT")]
 
 
 class EntityStage(JournalStage):
@@ -210,9 +214,7 @@ def test_rows_that_are_missing_are_logged(open_writer: Open, journal: Path, capl
         move(writer, f"order_{number}", State.OPEN)
         flush(writer)
     writer.close()
-    [_, second, _] = [
-        each for each in frames_in(segment_path(journal, 1)) if isinstance(each, Frame) and each.header.kind == ROWS
-    ]
+    [_, second, _] = frames_of(segment_path(journal, 1), "ROWS")
     flip(segment_path(journal, 1), second.offset + 70)
 
     with caplog.at_level(logging.ERROR):
@@ -295,16 +297,16 @@ def test_verify_names_a_snapshot_that_cannot_be_read(open_writer: Open, journal:
 def test_frames_of_a_kind_are_found_among_others(
     open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(frames_module, "_CHUNK", chunk)
+    monkeypatch.setattr("dispatcher.journal.format.frames._CHUNK", chunk)
     writer = open_writer(write_ahead=True)
     for number in range(50):
         writer.append_accepted(b"x" * number * 37)
         move(writer, "a", State.OPEN)
         flush(writer)
-    path = open_segment_path(journal, 1)
+    [path] = open_segments(journal)
 
     for kind in (ROWS, ACCEPTED, SNAPSHOT):
-        expected = [each for each in frames_in(path) if isinstance(each, Frame) and each.header.kind == kind]
+        expected = intact_frames(path, KINDS[kind])
         with FrameReader(path) as reader:
             assert list(reader.frames_of(kind)) == expected
             assert list(reader.frames_of(kind, expected[-1].offset if expected else 0)) == expected[-1:]

@@ -14,11 +14,9 @@ import pytest
 
 from dispatcher import JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import recover, tail, verify
-from dispatcher.journal.format import segments as segments_module
-from dispatcher.journal.format.segments import LAST_NUMBER, Manifest, SegmentFile, read_manifest, segment_path, segments
-from dispatcher.journal.format.summary import Summary
 
-from ...kit.journals import Open, seqs, write_segments
+from ...kit.journals import Manifest, Open, read_manifest, segment_path, segments, seqs, write_segments
+from ...kit.segment_files import LAST_NUMBER
 
 CLOSED, OPEN, MANIFEST, DRAFT, LOCK = (
     "segment-00000001.journal",
@@ -166,17 +164,15 @@ def test_no_segment_is_written_behind_the_last_number(journal: Path) -> None:
         JournalWriter(journal, JournalConfig(write_ahead=True, on_loss="start"))
 
 
-def test_a_closed_segment_that_appears_beside_the_open_one_is_not_replaced(journal: Path, tmp_path: Path) -> None:
+def test_a_closed_segment_that_appears_beside_the_open_one_is_not_replaced(open_writer: Open, journal: Path) -> None:
     """A copy into the folder of a live journal: the rename would have destroyed it."""
-    journal.mkdir()
-    segment = SegmentFile(journal, 1, Summary(1))
-    segment.append_accepted(b"{}", 1, 1)
+    writer = open_writer(write_ahead=True)
+    writer.append_accepted(b"{}")
     segment_path(journal, 1).write_bytes(b"copied")
 
-    with pytest.raises(FileExistsError, match="a closed segment of its number exists"):
-        segment.close(sync=False, recover_from=1)
+    with pytest.raises(JournalError, match="a closed segment of its number exists"):
+        writer.roll()
 
-    segment.abandon()
     assert segment_path(journal, 1).read_bytes() == b"copied"
 
 
@@ -186,7 +182,7 @@ def test_a_folder_that_may_not_be_listed_is_no_empty_journal(
     def deny(_: object) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(segments_module, "_names_in", deny)
+    monkeypatch.setattr("dispatcher.journal.format.segments._names_in", deny)
 
     for read in (verify, tail, seqs):
         with pytest.raises(JournalError, match="journal: cannot be read: Permission denied"):

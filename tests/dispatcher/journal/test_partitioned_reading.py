@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher import ConfigError, JournalConfig, JournalError, MultiDispatcher, PartitionedJournal
-from dispatcher.cli.redelivery import redeliver
+from dispatcher import JournalConfig, JournalError, MultiDispatcher, PartitionedJournal
 from dispatcher.journal import EVENTS, TRANSITIONS, check_journal, entity_history, read_rows, recover, tail, verify
-from dispatcher.journal.format.partitions import PARTITIONS
-from dispatcher.journal.run_config import read_run_config, write_run_config
-from dispatcher.journal.snapshot import look_at
 
 from ...journal_rows import begin, end
 from ...kit.commands import run_here
 from ...kit.journals import after_a_crash, flip
+from ...kit.segment_files import look_at
 
 S = 1_000_000_000
 
@@ -151,9 +148,9 @@ def test_a_missing_or_damaged_file_is_reported_and_the_partitions_are_read(
     write(2, 1, "lamp")
     partitioned.close()
 
-    flip(journal / PARTITIONS, 20)
+    flip(journal / "partitions.json", 20)
     assert verify(journal)[::2][:2] == (1, ("partitions.json: is damaged",))
-    (journal / PARTITIONS).unlink()
+    (journal / "partitions.json").unlink()
     assert verify(journal)[::2][:2] == (1, ("partitions.json: is missing",))
 
 
@@ -293,18 +290,8 @@ def test_unhandled_events_are_redelivered_without_the_daemon(
             codec = dispatcher.partitions[0].core.queue.write_ahead
             writer.append_accepted(codec.encode(Pressed(Switch.PRESSED, "lamp")))
 
-    with pytest.raises(ConfigError, match=r"should return a MultiDispatcher\(journal=journal\)"):
-        redeliver(journal, "module_for_partitions:forget")
-    assert redeliver(journal, "module_for_partitions:make") == (3, 0, 0, 0)
+    forgot = run_here("journal", "recover", journal, "--with", "module_for_partitions:forget")
+    assert "should return a MultiDispatcher(journal=journal)" in forgot.err
+    made = run_here("journal", "recover", journal, "--with", "module_for_partitions:make")
+    assert made.out.splitlines()[-1] == "3 events handled, 0 failed, 0 left"
     assert verify(journal).problems == ()
-
-
-def test_the_runs_configuration_has_the_permissions_of_the_journal(tmp_path: Path) -> None:
-    journal = PartitionedJournal(tmp_path / "journal", JournalConfig(permissions="group"))
-    journal.open(2)
-
-    write_run_config(journal.path, JournalConfig(), "a run")
-
-    assert (journal.path / "run.yaml").stat().st_mode & 0o777 == 0o640
-    assert read_run_config(journal.path) is not None
-    journal.close()

@@ -15,14 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dispatcher import JournalConfig, JournalError, JournalWriter, PartitionedJournal
 from dispatcher.journal import verify
-from dispatcher.journal.format.live_states import LastStates, states_file
 
 from ...kit import tries
 from ...kit.journals import after_a_crash, crash_amid, flip
 from ._orders import ENDS, NEVER, State, flush, move
 
 
-def restore(journal: PartitionedJournal, machine: str = "Order", *, every: int = NEVER) -> LastStates:
+def restore(journal: PartitionedJournal, machine: str = "Order", *, every: int = NEVER) -> Any:
     return journal.restore_states(machine, ENDS, snapshot_transitions=every, snapshot_s=1e6)
 
 
@@ -148,7 +147,7 @@ def test_a_damaged_file_of_states_is_named_and_rows_are_read_once_it_is_removed(
         move(writers[partition], "a", to)
         move(writers[partition], f"b{partition}", State.OPEN)
         flush(writers[partition])
-    file = states_file(path, "Order")
+    file = path / "states-Order.jsonl"
     flip(file, 50)
 
     journal, _ = opened(2)
@@ -181,7 +180,7 @@ def test_the_file_has_the_permissions_of_the_journal(path: Path) -> None:
     restore(journal)
 
     journal.close()
-    assert states_file(path, "Order").stat().st_mode & 0o777 == 0o640
+    assert (path / "states-Order.jsonl").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_crash_amid_a_restore_loses_no_state(opened: Open, path: Path, tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher import AsyncDispatcher, JournalWriter
-from dispatcher.cli.redelivery import redeliver
 from dispatcher.journal import recover
-from dispatcher.util.files import Permissions, make_folder
 
+from ...kit.commands import run_here
 from ...kit.journals import Open, after_a_crash, open_segments, segments, write_frames, write_segments
 
 CASES = [({}, 0o600, 0o700), ({"permissions": "group"}, 0o640, 0o750), ({"permissions": "everyone"}, 0o644, 0o755)]
@@ -66,10 +65,10 @@ def test_a_folder_that_exists_keeps_its_permissions(open_writer: Open, journal: 
     assert {mode(path) for path in journal.iterdir()} == {0o600}
 
 
-def test_a_new_folder_keeps_the_group_of_its_parent(tmp_path: Path) -> None:
+def test_a_new_folder_keeps_the_group_of_its_parent(open_writer: Open, tmp_path: Path) -> None:
     tmp_path.chmod(0o2755)
 
-    make_folder(tmp_path / "journal", Permissions.group)
+    open_writer(tmp_path / "journal", permissions="group")
 
     assert (tmp_path / "journal").stat().st_mode & 0o7777 == 0o2750
 
@@ -96,7 +95,9 @@ def test_redelivery_keeps_the_permissions(
     write_all(writer)
     writer.close()
 
-    redeliver(journal, f"{__name__}:make")
+    done = run_here("journal", "recover", journal, "--with", f"{__name__}:make")
+
+    assert done.code == 0
 
     assert {mode(path) for path in journal.iterdir()} == {file_mode}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -36,10 +36,9 @@ from pydantic import (
 )
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
-from dispatcher.journal.format.event_codec import EventCodec
 
 from ...kit import TIMEOUT_S, Gate, tries
-from ...kit.journals import after_a_crash
+from ...kit.journals import after_a_crash, codec_of
 
 # Earlier versions of pydantic do not write a deque as JSON: an event with one is refused.
 Queue = deque[int] if tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 14) else list[int]
@@ -165,10 +164,7 @@ class Typed:
 CLASSES = (Loose, Plain, Slotted, PlainModel, Typed)
 
 
-def codec(*classes: type) -> EventCodec:
-    made = EventCodec("d")
-    made.declare(Job, classes or CLASSES)
-    return made
+codec = partial(codec_of, of=Job)
 
 
 def refusal(event: Any) -> str:
@@ -366,7 +362,7 @@ def test_the_quick_way_of_writing_an_event_writes_the_same_and_refuses_the_same(
 @example(Typed(Job.STARTED, price=Decimal("1.00")))
 def test_whatever_is_accepted_comes_back_equal_in_types_and_values(event: Any) -> None:
     """An int key came back as a string, a tuple as a list, a datetime in an Any field as a string, all after `True`."""
-    journal = codec()
+    journal = codec(*CLASSES)
     try:
         line = journal.encode(event)
     except JournalError as error:
@@ -548,8 +544,7 @@ def test_a_combination_of_flags_is_no_type_of_an_event() -> None:
     class Access:
         type: Rights
 
-    journal = EventCodec("d")
-    journal.declare(Rights, (Access,))
+    journal = codec_of(Access, of=Rights)
     assert journal.decode(journal.encode(Access(Rights.READ))) == Access(Rights.READ)
 
     with pytest.raises(JournalError, match="is not a member of its class but a combination"):

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import DispatcherConfig, JournalError, JournalWriter
+from dispatcher import DispatcherConfig, JournalConfig, JournalError, JournalWriter, PartitionedJournal
 from dispatcher.journal import check_journal, recover, verify
-from dispatcher.journal.format.segments import MANIFEST
 from dispatcher.journal.run_config import read_run_config, write_run_config
 
 
@@ -33,11 +32,22 @@ def test_all_keys_are_written_below_a_comment_of_one_line(journal: Path) -> None
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_it_has_the_permissions_of_the_journal(journal: Path, mode: int) -> None:
-    (journal / MANIFEST).chmod(mode)
+    (journal / "journal.json").chmod(mode)
 
     write_run_config(journal, DispatcherConfig(), "run")
 
     assert stat.S_IMODE((journal / "run.yaml").stat().st_mode) == mode
+
+
+def test_in_a_partitioned_journal_it_has_the_permissions_of_the_journal(tmp_path: Path) -> None:
+    journal = PartitionedJournal(tmp_path / "journal", JournalConfig(permissions="group"))
+    journal.open(2)
+
+    write_run_config(journal.path, JournalConfig(), "a run")
+
+    assert stat.S_IMODE((journal.path / "run.yaml").stat().st_mode) == 0o640
+    assert read_run_config(journal.path) is not None
+    journal.close()
 
 
 def test_a_folder_that_cannot_be_written_is_a_journal_error(tmp_path: Path) -> None:

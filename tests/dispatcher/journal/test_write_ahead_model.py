@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, read_rows, recover, verify
-from dispatcher.journal.format.summary import Summary
 
 from ...kit import tries
 from ...kit.journals import JobEvent, after_a_crash, crash_amid, segments, write_event
@@ -44,7 +43,8 @@ class WriteAhead(RuleBasedStateMachine):
 
     def open(self, path: Path) -> None:
         self.writer = JournalWriter(path, self.config)
-        if self.writer.log.recovered.summary == Summary(1):  # retention had removed all segments: numbers begin again
+        found = self.writer.log.recovered.summary
+        if (found.next_seq, found.next_accepted) == (1, 1):  # retention had removed all segments: numbers begin again
             assert not self.queued
             self.accepted = 0
 

@@ -18,7 +18,6 @@ from dispatcher.mailbox import (
     SystemProcessingTimeService,
     TaskMailbox,
 )
-from dispatcher.mailbox.processor import IdleTimer
 
 T = TypeVar("T")
 
@@ -90,20 +89,6 @@ class ArrivingParking:
 def arrive_while_waiting(mailbox: TaskMailbox, arrive: Callable[[], None]) -> None:
     """Have a take of `mailbox` call `arrive` each time that it would wait."""
     mailbox.parking.lock = ArrivingParking(mailbox, arrive)  # type: ignore[assignment]
-
-
-class LoggingTimer(IdleTimer):
-    """An IdleTimer that writes its marks among what else happens."""
-
-    def __init__(self, log: list[str]) -> None:
-        super().__init__()
-        self.log = log
-
-    def mark_start(self) -> None:
-        self.log.append("timer starts")
-
-    def mark_end(self) -> None:
-        self.log.append("timer ends")
 
 
 class Action:

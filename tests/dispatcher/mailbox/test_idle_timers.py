@@ -13,7 +13,21 @@ import pytest
 from dispatcher.mailbox import MailboxController, MailboxProcessor
 from dispatcher.mailbox.processor import IdleTimer
 
-from .conftest import TIMEOUT_S, Action, LoggingTimer, on_another_thread
+from .conftest import TIMEOUT_S, Action, on_another_thread
+
+
+class LoggingTimer(IdleTimer):
+    """An IdleTimer that writes its marks among what else happens."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def mark_start(self) -> None:
+        self.log.append("timer starts")
+
+    def mark_end(self) -> None:
+        self.log.append("timer ends")
 
 
 class Clock:

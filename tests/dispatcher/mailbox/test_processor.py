@@ -5,15 +5,16 @@ Examples of what test_processor_model.py compares with a model, what has gone wr
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
-from dispatcher.mailbox import MailboxClosedError, MailboxController, MailboxProcessor, MailboxStateError
+from dispatcher.mailbox import MIN_PRIORITY, MailboxClosedError, MailboxController, MailboxProcessor, MailboxStateError
 
-from .conftest import TIMEOUT_S, Action, on_another_thread
+from .conftest import TIMEOUT_S, Action, announce_waits, do_nothing, on_another_thread
 
 
 def stay(controller: MailboxController) -> None:
@@ -21,15 +22,6 @@ def stay(controller: MailboxController) -> None:
 
 
 # -- the loop --------------------------------------------------------------------------------------------------------
-
-
-def test_mail_runs_before_the_next_turn_of_the_default_action(processor: MailboxProcessor, action: Action) -> None:
-    action.turns = [lambda _: action.mail(processor, "b"), lambda _: processor.all_actions_completed()]
-    action.mail(processor, "a")
-
-    processor.run_mailbox_loop()
-
-    assert action.log == ["a", "action", "b", "action"]
 
 
 def test_mail_that_sends_mail_does_not_starve_the_default_action(processor: MailboxProcessor, action: Action) -> None:
@@ -69,69 +61,7 @@ def test_the_loop_runs_while_the_mailbox_is_open_only(
     assert action.log == []
 
 
-# -- suspending and completing the loop -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("call", [lambda suspend: suspend(), on_another_thread], ids=["mailbox thread", "another"])
-def test_suspend_makes_the_loop_return_and_it_can_run_again(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    action.turns = [lambda _: call(processor.suspend)] * 2
-
-    processor.run_mailbox_loop()
-    after_first_run = list(action.log)
-    processor.run_mailbox_loop()
-
-    assert after_first_run == ["action"]
-    assert action.log == ["action", "action"]
-    assert processor.is_mailbox_loop_running()
-
-
-@pytest.mark.parametrize("call", [lambda complete: complete(), on_another_thread], ids=["mailbox thread", "another"])
-def test_completion_is_for_ever(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    """A single step once ran mail after the completion, which a run of the loop did not."""
-    action.turns = [lambda _: call(processor.all_actions_completed)]
-    processor.run_mailbox_loop()
-    action.mail(processor, "late")
-
-    processor.run_mailbox_loop()
-    stepped = [processor.run_mailbox_step(), processor.run_single_mailbox_loop()]
-
-    assert stepped == [False, False]
-    assert action.log == ["action"]
-    assert not processor.is_mailbox_loop_running()
-
-
-@pytest.mark.parametrize("call", [lambda report: report(), on_another_thread], ids=["mailbox thread", "another"])
-def test_a_reported_error_is_raised_in_the_loop_before_other_mail(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    error = LookupError("lost")
-    action.mail(processor, "before")
-    call(lambda: processor.report_throwable(error))
-
-    with pytest.raises(LookupError) as caught:
-        processor.run_mailbox_loop()
-
-    assert caught.value is error
-    assert action.log == []
-
-
 # -- single steps ----------------------------------------------------------------------------------------------------
-
-
-def test_a_step_runs_one_mail_or_else_one_turn_of_the_default_action(
-    processor: MailboxProcessor, action: Action
-) -> None:
-    action.mail(processor, "a")
-    action.mail(processor, "b")
-
-    ran = [processor.run_mailbox_step() for _ in range(4)]
-
-    assert action.log == ["a", "b", "action"]
-    assert ran == [True, True, True, False]
 
 
 def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(
@@ -152,6 +82,106 @@ def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(
     processor.run_mailbox_loop()
 
     assert action.log == ["mail"] * 5
+
+
+# -- suspending and resuming the default action ------------------------------------------------------------------------
+
+
+def test_a_suspended_default_action_cannot_be_suspended_again(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [lambda controller: (action.suspend(controller), action.suspend(controller))]
+
+    with pytest.raises(MailboxStateError, match="suspended already"):
+        processor.run_mailbox_step()
+
+
+def test_only_the_mailbox_thread_suspends_the_default_action(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [lambda controller: on_another_thread(controller.suspend_default_action)]
+
+    with pytest.raises(MailboxStateError, match="by the mailbox thread only"):
+        processor.run_mailbox_step()
+
+    assert processor.is_default_action_available()
+
+
+def test_no_resume_is_lost_among_many_threads(processor: MailboxProcessor, action: Action) -> None:
+    """Each turn suspends itself, and all threads resume what they find: the loop gets through all turns."""
+    turns, threads = 300, 4
+    suspended = threading.Semaphore(0)
+
+    def suspend(controller: MailboxController) -> None:
+        action.suspend(controller)
+        suspended.release(threads)
+
+    def resume_each() -> None:
+        for _ in range(turns):
+            assert suspended.acquire(timeout=TIMEOUT_S)
+            action.suspensions[-1].resume()
+
+    action.turns = [suspend] * turns + [lambda controller: controller.all_actions_completed()]
+    with ThreadPoolExecutor(threads) as pool:
+        resumers = [pool.submit(resume_each) for _ in range(threads)]
+
+        processor.run_mailbox_loop()
+
+        for resumer in resumers:
+            resumer.result(TIMEOUT_S)
+
+    assert action.log == ["action"] * (turns + 1)
+
+
+# -- idle: the default action has nothing to do, there is no mail, and more may come -----------------------------------
+
+
+def is_idle(processor: MailboxProcessor) -> list[bool]:
+    """What the processor and its executors say."""
+    return [processor.is_idle(), processor.mailbox_executor(0).is_idle(), processor.mailbox_executor(7).is_idle()]
+
+
+def test_a_suspended_default_action_without_mail_is_idle(processor: MailboxProcessor) -> None:
+    before = is_idle(processor)
+    processor.run_mailbox_step()
+    suspended = is_idle(processor)
+    processor.main_mailbox_executor.execute(do_nothing)
+
+    assert (before, suspended, is_idle(processor)) == ([False] * 3, [True] * 3, [False] * 3)
+
+
+def test_the_main_executor_knows_no_processor_and_is_never_idle(processor: MailboxProcessor) -> None:
+    processor.run_mailbox_step()
+
+    assert processor.main_mailbox_executor.priority == MIN_PRIORITY
+    assert not processor.main_mailbox_executor.is_idle()
+
+
+def test_others_see_whether_the_mailbox_thread_waits(action: Action) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
+        waiting = announce_waits(processor.mailbox)
+        before = processor.mailbox.parking.is_waiting()
+        loop = pool.submit(processor.run_mailbox_loop)
+        assert waiting.wait(TIMEOUT_S)
+
+        during = processor.mailbox.parking.is_waiting()
+        processor.suspend()
+        loop.result(TIMEOUT_S)
+
+    assert (before, during, processor.mailbox.parking.is_waiting()) == (False, True, False)
+
+
+def test_a_mailbox_thread_that_was_woken_does_not_wait(action: Action) -> None:
+    seen: list[bool] = []
+    with ThreadPoolExecutor(1) as pool:
+        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
+        waiting = announce_waits(processor.mailbox)
+        loop = pool.submit(processor.run_mailbox_loop)
+        assert waiting.wait(TIMEOUT_S)
+
+        processor.main_mailbox_executor.execute(
+            lambda: (seen.append(processor.mailbox.parking.is_waiting()), processor.suspend())
+        )
+        loop.result(TIMEOUT_S)
+
+    assert seen == [False]
 
 
 # -- many threads ----------------------------------------------------------------------------------------------------

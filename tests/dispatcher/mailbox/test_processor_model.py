@@ -30,8 +30,9 @@ from dispatcher.mailbox import (
 )
 
 from ...kit import tries
-from .conftest import TIMEOUT_S, LoggingTimer, arrive_while_waiting
+from .conftest import TIMEOUT_S, arrive_while_waiting
 from .processor_model import Deed, Do, Failure, ProcessorModel, Send, TryYield, Turn
+from .test_idle_timers import LoggingTimer
 
 # -- what is done ------------------------------------------------------------------------------------------------------
 

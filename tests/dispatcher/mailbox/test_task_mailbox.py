@@ -153,19 +153,6 @@ def test_a_closed_mailbox_gives_nothing(mailbox: TaskMailbox, call: Call) -> Non
         call(mailbox)
 
 
-def test_close_returns_the_mail_that_was_not_taken(mailbox: TaskMailbox) -> None:
-    mailbox.put(mail("batched"))
-    mailbox.create_batch()
-    mailbox.put(mail("queued"))
-
-    left = mailbox.close()
-
-    assert names(left) == ["batched", "queued"]
-    assert mailbox.state is MailboxState.CLOSED
-    assert mailbox.size() == 0
-    assert mailbox.close() == []
-
-
 # -- run_exclusively -------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -257,3 +258,13 @@ class TimersMachine(RuleBasedStateMachine):
 
 class TestTimers(TimersMachine.TestCase):
     settings = settings(max_examples=tries(80), stateful_step_count=25, deadline=None)
+
+
+def test_time_goes_forward_only() -> None:
+    clock = ManualClock(100)
+    clock.advance(25)
+
+    with pytest.raises(ValueError, match="time goes forward only: cannot advance by -1 ms"):
+        clock.advance(-1)
+
+    assert (clock.current_processing_time(), clock.current_time_ns()) == (125, 125_000_000)

@@ -24,15 +24,12 @@ from dispatcher import (
     PartitionedJournal,
 )
 from dispatcher.journal import recover
-from dispatcher.journal.format.event_codec import with_marks
-from dispatcher.journal.format.marks import NO_EVENT, Marks
 from dispatcher.mailbox import ManualClock
-from dispatcher.queue import schedule as schedule_module
 from dispatcher.testing import InlineDispatcher
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
-from ...kit.journals import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash, line_of_a_rhythm
 from .test_schedule_keys import OfKey
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
@@ -52,7 +49,7 @@ class FakeWallClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, iso: str) -> None:
         self._real = time.time_ns
         self.set(iso)
-        monkeypatch.setattr(schedule_module, "_WALL_LOOK_NS", 1_000_000)
+        monkeypatch.setattr("dispatcher.queue.schedule._WALL_LOOK_NS", 1_000_000)
         monkeypatch.setattr(time, "time_ns", lambda: self._real() + self._off_ns)
 
     def set(self, iso: str) -> None:
@@ -375,7 +372,7 @@ class TestComingBack:
         """It wrote neither the event nor the rule."""
         writer = JournalWriter(tmp_path, JournalConfig(write_ahead=True))
         due_ns = ms("2026-01-01T07:00") * 1_000_000
-        writer.append_accepted(with_marks(NO_EVENT, Marks(due_ns=due_ns, key="report")))
+        writer.append_accepted(line_of_a_rhythm(due_ns=due_ns, key="report"))
         writer.close()
 
         seen: list[int] = []
@@ -399,7 +396,7 @@ class TestComingBack:
 
     def test_a_rule_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
         writer = JournalWriter(tmp_path, JournalConfig(write_ahead=True))
-        writer.append_accepted(with_marks(NO_EVENT, Marks(due_ns=1, key="report", rule={"moon": "full"})))
+        writer.append_accepted(line_of_a_rhythm(due_ns=1, key="report", rule={"moon": "full"}))
         writer.close()
 
         with pytest.raises(JournalError, match=r"key='report'.*--forget KEY"), running(tmp_path, ManualClock()):

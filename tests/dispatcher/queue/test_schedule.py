@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, MultiDispatcher
-from dispatcher.queue import schedule as schedule_module
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work
@@ -139,7 +138,7 @@ def test_an_event_that_a_signal_handler_schedules_amid_any_call_is_posted(clock:
 def test_real_time_follows_the_monotonic_clock_and_post_at_the_wall_clock(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_module, "_WALL_LOOK_NS", 1_000_000)
+    monkeypatch.setattr("dispatcher.queue.schedule._WALL_LOOK_NS", 1_000_000)
     gate = Gate()
     gate.opened.set()
     dispatcher = make(handler=gate)

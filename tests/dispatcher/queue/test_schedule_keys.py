@@ -27,10 +27,55 @@ from dispatcher.testing import InlineDispatcher
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
 from ...kit.journals import Job, Posted, after_a_crash
+from ..stage import Rows, perform, scenarios
 
 NOON_MS = 1_800_000_000_000
 YEARS_MS = 10 * 365 * 86_400_000
-DURABILITIES = pytest.mark.parametrize("durability", ["none", "sync"])
+
+FOUR = "after 1000 1 | at 1000 2 | after 1000 3 key=three | every 1000 4 key=four | cancel 1 2 3 4"
+TAKEN_AGAIN = (
+    "after 1000 1 key=d1 | after 1000 2 key=d2 | after 2000 3 key=d1 -> due - 1000 2000 ; scheduled 2"
+    " | crash 500 -> dues d2:1000 d1:2000 | {} | +2000 -> seen 2 | +7900 -> seen 2 | +100 -> seen 2 4"
+)
+SCENARIOS: Rows = {
+    "a rhythm that has fired does not come back once it is cancelled": (
+        "every 1000 1 key=nightly | +2000 | cancel 1 | crash -> keys", {},
+    ),
+    # A timer of an earlier run could not be found: a device that was alive expired.
+    "the newest of a key holds over a crash": (TAKEN_AGAIN.format("after 10000 4 key=d1"), {}),
+    "so does one at a time": (TAKEN_AGAIN.format("at 10500 4 key=d1"), {}),
+    "and so it does over one more": ("after 1000 1 key=d1 | crash | after 2000 4 key=d1 | crash | +3000 -> seen 4", {}),
+    "a key whose event has fired is free, and its event is not lost": (
+        "hold 0 | after 1000 1 key=d1 | +1000 | drop d1 -> cancelled False | after 1000 2 key=d1"
+        " | crash | +0 -> seen 0 1 | +1000 -> seen 0 1 2",
+        {},
+    ),
+    "a one-time event takes the place of a rhythm": ("every 1000 2 key=k | after 1000 1 key=k | +2000 -> seen 1", {}),
+    "a rhythm takes the place of a one-time event": ("after 1000 1 key=k | every 1000 2 key=k | +2000 -> seen 2 2", {}),
+    # A run that ended early, for another service had failed to start, forgot the rhythms of all keys.
+    "a run that does not ask for a key does not forget it": (
+        "every 10000 1.. key=nightly | restart -> dues nightly:10000 ; scheduled 0"
+        " | restart -> dues nightly:10000 ; scheduled 0 | every 10000 1.. key=nightly first=1000 -> dues nightly:10000",
+        {},
+    ),
+} | {
+    f"{promise}, with durability {durability}": (script, {"writer": {"durability": durability}})
+    for durability in ("none", "sync")
+    for promise, script in {
+        "what was cancelled does not come back after a crash": f"{FOUR} -> cancelled True True True True ; left 0",
+        # It came back until the next row was written: while a handler ran, that could take for ever.
+        "the same amid an event": f"hold 0 | {FOUR} -> cancelled True True True True ; left 1 | release -> seen 0",
+        "a key of an earlier run is cancelled and stays so": (
+            "after 1000 1 key=d1 | every 1000 2 key=nightly | restart | drop d1 nightly other"
+            " -> cancelled True True False ; keys ; left 0 | drop d1 -> cancelled True True False False"
+        ),
+    }.items()
+}  # fmt: skip
+
+
+@scenarios(SCENARIOS)
+def test_scenario(script: str, options: dict[str, Any], tmp_path: Path) -> None:
+    perform(script, journal=tmp_path / "journal", **options)
 
 
 @dataclass
@@ -43,10 +88,8 @@ class OfKey:
 
 
 @contextmanager
-def running(
-    journal: Path, clock: ManualClock, handle: Callable[[Any], Any], durability: Any = "none"
-) -> Iterator[AsyncDispatcher]:
-    writer = JournalWriter(journal, JournalConfig(write_ahead=True, durability=durability))
+def running(journal: Path, clock: ManualClock, handle: Callable[[Any], Any]) -> Iterator[AsyncDispatcher]:
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True))
     dispatcher = AsyncDispatcher(journal=writer, time_service=clock)
     dispatcher.register(Job, handle, events=(Posted, OfKey))
     with dispatcher:
@@ -62,95 +105,6 @@ def handled_from(crashed: Path, clock: ManualClock, ms: int = 0) -> list[int]:
             clock.advance(100)
         assert dispatcher.await_drained(TIMEOUT_S)
     return seen
-
-
-@DURABILITIES
-@pytest.mark.parametrize("is_busy", [False, True])
-def test_what_was_cancelled_does_not_come_back_after_a_crash(tmp_path: Path, durability: str, is_busy: bool) -> None:
-    """It came back until the next row was written: while a handler ran, that could take for ever."""
-    clock, gate = ManualClock(NOON_MS), Gate()
-    with running(tmp_path / "journal", clock, gate.handle, durability) as dispatcher:
-        if is_busy:
-            dispatcher.post(Posted(Job.STARTED, 0))
-            assert gate.entered.wait(TIMEOUT_S)
-        handles = [
-            dispatcher.post_after(1, Posted(Job.STARTED, 1)),
-            dispatcher.post_at(NOON_MS / 1000 + 1, Posted(Job.STARTED, 2)),
-            dispatcher.post_after(1, Posted(Job.STARTED, 3), key="three"),
-            dispatcher.post_every(1, Posted(Job.STARTED, 4), key="four"),
-        ]
-
-        assert all(handle.cancel() for handle in handles)
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
-
-    assert [b'"number":0' in each.line for each in recover(crashed).accepted] == [True] * is_busy
-
-
-def test_a_rhythm_that_has_fired_does_not_come_back_once_it_is_cancelled(tmp_path: Path) -> None:
-    """The line that the cancelled one had taken the place of came back."""
-    clock = ManualClock(NOON_MS)
-    with running(tmp_path / "journal", clock, print) as dispatcher:
-        every = dispatcher.post_every(1, Posted(Job.STARTED, 1), key="nightly")
-        clock.advance(2000)
-        assert dispatcher.await_drained(TIMEOUT_S)
-        assert every.cancel()
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-
-    with running(crashed, ManualClock(NOON_MS + 2000), print) as dispatcher:
-        assert dispatcher.scheduled() == {}
-
-
-@pytest.mark.parametrize("again", ["post_after", "post_at"])
-def test_the_newest_of_a_key_holds_over_a_crash(tmp_path: Path, again: str) -> None:
-    """A timer of an earlier run could not be found: a device that was alive expired."""
-    clock = ManualClock(NOON_MS)
-    with running(tmp_path / "journal", clock, print) as dispatcher:
-        first = dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
-        dispatcher.post_after(1, Posted(Job.STARTED, 2), key="d2")
-        second = dispatcher.post_after(2, Posted(Job.STARTED, 3), key="d1")
-        assert (first.is_done(), first.due, list(dispatcher.scheduled())) == (True, None, ["d2", "d1"])
-        assert dispatcher.stats().scheduled == 2
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        assert second.due == NOON_MS / 1000 + 2
-
-    clock, seen = ManualClock(NOON_MS + 500), []
-    with running(crashed, clock, lambda event: seen.append(event.number)) as dispatcher:
-        assert {key: one.due for key, one in dispatcher.scheduled("d").items()} == {
-            "d2": NOON_MS / 1000 + 1,
-            "d1": NOON_MS / 1000 + 2,
-        }
-        if again == "post_after":
-            dispatcher.post_after(10, Posted(Job.STARTED, 4), key="d1")
-        else:
-            dispatcher.post_at(NOON_MS / 1000 + 10.5, Posted(Job.STARTED, 4), key="d1")
-        for ms in (2000, 7900):
-            clock.advance(ms)
-            assert dispatcher.await_drained(TIMEOUT_S)
-            assert seen == [2]
-        crashed = after_a_crash(crashed, tmp_path / "crashed again")
-        clock.advance(100)
-        assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen == [2, 4]
-
-    left = handled_from(crashed, ManualClock(NOON_MS + 10_000), 500)
-    assert left in ([4], [2, 4])  # the row of the other one may not have been written
-
-
-@DURABILITIES
-def test_a_key_of_an_earlier_run_is_cancelled_and_stays_so(tmp_path: Path, durability: str) -> None:
-    clock = ManualClock(NOON_MS)
-    with running(tmp_path / "journal", clock, print) as dispatcher:
-        dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
-        dispatcher.post_every(1, Posted(Job.STARTED, 2), key="nightly")
-
-    with running(tmp_path / "journal", clock, print, durability) as dispatcher:
-        assert [dispatcher.cancel(key) for key in ("d1", "nightly", "other", "")] == [True, True, False, False]
-        assert dispatcher.scheduled() == {}
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        assert not dispatcher.cancel("d1")
-
-    assert not recover(crashed).accepted
 
 
 def test_a_key_is_cancelled_and_replaced_before_the_start(tmp_path: Path) -> None:
@@ -173,20 +127,6 @@ def test_a_key_is_cancelled_and_replaced_before_the_start(tmp_path: Path) -> Non
 
     assert sorted(seen) == [2, 7]
     assert not recover(tmp_path / "journal").accepted
-
-
-def test_a_key_whose_event_has_fired_is_free_and_its_event_is_not_lost(tmp_path: Path) -> None:
-    clock, gate = ManualClock(NOON_MS), Gate()
-    with running(tmp_path / "journal", clock, gate.handle) as dispatcher:
-        dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
-        clock.advance(1000)
-        assert gate.entered.wait(TIMEOUT_S)
-        assert not dispatcher.cancel("d1")
-        dispatcher.post_after(1, Posted(Job.STARTED, 2), key="d1")
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        gate.opened.set()
-
-    assert handled_from(crashed, ManualClock(NOON_MS + 1000), 1000) == [1, 2]
 
 
 def test_a_firing_of_an_earlier_run_that_still_waits_is_the_only_one_of_its_key(tmp_path: Path) -> None:
@@ -282,27 +222,7 @@ def test_of_many_that_take_a_key_at_once_one_is_left(tmp_path: Path) -> None:
     assert handled_from(crashed, ManualClock(NOON_MS + 1000)) == seen
 
 
-@pytest.mark.parametrize("kind", ["post_after", "post_every"])
-def test_a_one_time_event_and_a_rhythm_replace_each_other(kind: str) -> None:
-    clock, seen = ManualClock(NOON_MS), []
-    dispatcher = AsyncDispatcher(time_service=clock)
-    dispatcher.register(Work, lambda event: seen.append(event.number))
-    with dispatcher:
-        calls = {
-            "post_after": lambda: dispatcher.post_after(1, Numbered(1), key="k"),
-            "post_every": lambda: dispatcher.post_every(1, Numbered(2), key="k"),
-        }
-        [other] = calls.keys() - {kind}
-        calls[other]()
-        calls[kind]()
-        for _ in range(2):
-            clock.advance(1000)
-            assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert seen == {"post_after": [1], "post_every": [2, 2]}[kind]
-
-
-def test_a_key_that_is_no_str_is_named() -> None:
+def test_a_key_that_is_no_str_is_named_and_one_without_letters_holds_nothing() -> None:
     for dispatcher in (AsyncDispatcher(), MultiDispatcher(), InlineDispatcher()):
         for call in (
             lambda it: it.cancel(7),
@@ -312,6 +232,7 @@ def test_a_key_that_is_no_str_is_named() -> None:
         ):
             with pytest.raises(TypeError, match="key must be a str, not 7"):
                 call(dispatcher)
+        assert not dispatcher.cancel("")
 
 
 def test_an_inline_dispatcher_has_keys_too() -> None:
@@ -332,20 +253,6 @@ def test_an_inline_dispatcher_has_keys_too() -> None:
 
 
 class TestRhythms:
-    def test_a_run_that_does_not_ask_for_a_key_does_not_forget_it(self, tmp_path: Path) -> None:
-        """A run that ended early, for another service had failed to start, forgot the rhythms of all keys."""
-        clock = ManualClock(NOON_MS)
-        with running(tmp_path, clock, print) as dispatcher:
-            due = dispatcher.post_every(10, lambda: Posted(Job.STARTED, 1), key="nightly").due
-        for _ in range(2):
-            with running(tmp_path, clock, print) as dispatcher:
-                assert {key: one.due for key, one in dispatcher.scheduled().items()} == {"nightly": due}
-                assert dispatcher.stats().scheduled == 0
-            assert dispatcher.scheduled() == {}
-
-        with running(tmp_path, clock, print) as dispatcher:
-            assert dispatcher.post_every(10, lambda: Posted(Job.STARTED, 1), key="nightly", first=1).due == due
-
     @pytest.mark.parametrize("what", [Posted(Job.STARTED, 1), lambda: Posted(Job.STARTED, 1)])
     def test_a_rhythm_that_does_not_fire_keeps_no_old_segment(self, tmp_path: Path, what: Any) -> None:
         clock = ManualClock(NOON_MS)

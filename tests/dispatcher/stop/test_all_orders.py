@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
-from dispatcher.queue.flags import ABANDONED, RUNNING
-from dispatcher.queue.inbox import Inbox
+from dispatcher.queue.flags import ABANDONED
 from dispatcher.testing import ManualClock
 
 from ...kit import Numbered, Work
@@ -222,9 +221,9 @@ def test_without_a_stop_producers_that_drop_the_oldest_end() -> None:
 
 @pytest.mark.parametrize("drain", [True, False])
 def test_the_walk_finds_the_event_that_check_then_append_strands(stepped: pytest.MonkeyPatch, drain: bool) -> None:
-    def check_then_append(queue: Inbox) -> Callable[[Any], bool]:
+    def check_then_append(queue: Any) -> Callable[[Any], bool]:
         def post(event: Any) -> bool:
-            if queue.flags.phase != RUNNING:
+            if queue.flags.phase:
                 return queue.state.reject("stopped")
             queue.entries.append(event)
             queue.wake()
@@ -232,7 +231,7 @@ def test_the_walk_finds_the_event_that_check_then_append_strands(stepped: pytest
 
         return post
 
-    stepped.setattr(Inbox, "_make_post", check_then_append)
+    stepped.setattr("dispatcher.queue.inbox.Inbox._make_post", check_then_append)
 
     with pytest.raises(AssertionError, match="stranded") as found:
         walk(lambda scheduler: run_one_order(scheduler, producers=1, drain_events_on_stop=drain), preemptions=1)
@@ -242,7 +241,7 @@ def test_the_walk_finds_the_event_that_check_then_append_strands(stepped: pytest
 
 def test_the_walk_finds_the_wait_of_a_handler_thread_that_looks_too_early(stepped: pytest.MonkeyPatch) -> None:
     """A wake-up is lost if the wait is announced after the last look: here, no producer takes the duty."""
-    stepped.setattr(Inbox, "_make_after", lambda _: lambda entry: True)
+    stepped.setattr("dispatcher.queue.inbox.Inbox._make_after", lambda _: lambda entry: True)
 
     with pytest.raises(AssertionError):
         walk(lambda scheduler: run_one_order(scheduler, producers=1, stop=False), preemptions=0)

@@ -67,18 +67,6 @@ def test_a_wait_of_no_time_is_a_look(make: Make, gate: Gate, timeout: float) -> 
     assert (before, held) == (True, False)
 
 
-@pytest.mark.parametrize("drain", [True, False])
-def test_stopping_a_dispatcher_that_was_never_started_ends_a_wait_for_the_drain(drain: bool) -> None:
-    dispatcher = AsyncDispatcher()
-    dispatcher.set_drain_events_on_stop(drain)
-    dispatcher.event_handler.handle(Numbered())
-    drained = dispatcher.core.when_drained()
-
-    dispatcher.stop()
-
-    assert drained.done()
-
-
 def test_a_wait_for_partitions_that_post_to_each_other_ends_when_all_is_done() -> None:
     with MultiDispatcher(partitions=3) as dispatcher:
 

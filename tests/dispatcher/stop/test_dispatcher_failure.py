@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState, register_metrics
+from dispatcher import AsyncDispatcher, ServiceState, register_metrics
 from dispatcher.testing import ManualClock
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
+from ...kit import TIMEOUT_S, Gate, Numbered, assert_accounts_balance, until
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -24,27 +23,6 @@ class Broken(Exception):
 
 def fail() -> None:
     raise Broken("bad mail")
-
-
-def test_events_queued_behind_a_mail_that_raises_are_discarded_and_later_ones_refused(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    for number in range(5):
-        dispatcher.event_handler.handle(Numbered(number))
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.mailbox_executor.execute(fail)
-
-    gate.opened.set()
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    late = dispatcher.event_handler.handle(Numbered())
-
-    assert not late
-    assert dispatcher.state is ServiceState.STOPPED
-    assert isinstance(dispatcher.failure_cause, Broken)
-    assert dispatcher.failure_state is ServiceState.STARTED
-    assert dispatcher.is_stopped()
-    assert (dispatcher.stats().handled, dispatcher.stats().discarded_by_reason) == (1, {"stop": 4})
-    assert dispatcher.stats().rejected == {"stopped": 1}
-    assert_accounts_balance(dispatcher, accepted=5)
 
 
 def test_a_failure_is_a_metric(make: Make) -> None:
@@ -70,52 +48,6 @@ def test_a_stop_is_no_failure(make: Make) -> None:
     dispatcher.stop()
 
     assert registry.get_sample_value("dispatcher_failed", {"dispatcher": "central"}) == 0
-
-
-def test_a_wait_for_the_drain_ends_when_the_dispatcher_fails(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.event_handler.handle(Numbered(1))
-    dispatcher.mailbox_executor.execute(fail)
-    drained = dispatcher.core.when_drained()
-
-    gate.opened.set()
-
-    assert drained.result(TIMEOUT_S) in (True, False)  # nothing is left, as it was discarded; it must not hang
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
-def test_producers_that_wait_for_room_in_a_dispatcher_that_fails_are_refused(make: Make, gate: Gate) -> None:
-    dispatcher = make(queue_capacity=1, handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.event_handler.handle(Numbered(1))
-    dispatcher.mailbox_executor.execute(fail)
-    answers: list[bool] = []
-    producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
-    producer.start()
-    until(lambda: len(dispatcher.core.queue.room.waiters) == 1)
-
-    gate.opened.set()
-    producer.join(TIMEOUT_S)
-
-    assert not producer.is_alive()
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=2 + answers[0])
-
-
-def test_futures_of_mail_behind_one_that_raises_are_cancelled(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-    dispatcher.mailbox_executor.execute(fail)
-    behind = dispatcher.mailbox_executor.submit(lambda: None)
-
-    gate.opened.set()
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert behind.cancelled()
 
 
 def test_a_submitted_command_s_error_goes_to_its_future_and_fails_nothing(make: Make) -> None:
@@ -159,27 +91,6 @@ def test_a_listener_of_the_failure_sees_its_cause_and_balanced_accounts(make: Ma
     ((cause, accepted, queued),) = seen
     assert isinstance(cause, Broken)
     assert (accepted, queued) == (3, 0)
-
-
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
-def test_on_error_stop_handles_what_is_queued_and_keeps_the_first_cause(make: Make, measure_times: str) -> None:
-    errors = [Broken("first"), Broken("second")]
-    got: list[int] = []
-
-    def handle(event: Numbered) -> None:
-        if event.number in (1, 3):
-            raise errors[event.number // 2]
-        got.append(event.number)
-
-    dispatcher = make(DispatcherConfig(measure_times=measure_times))
-    dispatcher.register(Work, handle, on_error="stop")
-    post = dispatcher.event_handler.handle
-    dispatcher.mailbox_executor.submit(lambda: [post(Numbered(number)) for number in range(5)]).result(TIMEOUT_S)
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.failure_cause is errors[0]
-    assert got == [0, 2, 4]
-    assert_accounts_balance(dispatcher, accepted=5)
 
 
 def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:

@@ -5,56 +5,70 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
-from dispatcher.queue.entry import event_of
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ..pausing import PausingDeque
+from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
 
+AT_ONCE: Final = {"drain_events_on_stop": False}
+SCENARIOS: Rows = {
+    "without a drain queued events are discarded and counted": (
+        "hold 0 | post 1 2 3 4 | begin stop | release -> seen 0 ; discarded_by_reason stop:4 ; accepted 5", AT_ONCE,
+    ),
+    # YARN-3878: the flag said drained while the last event was taken and not yet handled.
+    "an event in the handler's hands is not drained": (
+        "hold 0 -> queue_size 0 ; is_drained False | release -> is_drained True", {},
+    ),
+    "a dispatcher that never started stops and discards": (
+        "post 0 | mail a | stop -> is_stopped True ; mails withdrawn ; discarded 1 | post 1 -> posted True False",
+        {"is_started": False},
+    ),
+    "mail that waits at the stop is run before the end": (
+        "hold 0 | mail ran | begin stop | release -> mails ran ; is_stopped True", {},
+    ),
+    "the stop of one that never started ends a wait for the drain": (
+        "post 0 | drain -> waits ... | stop -> waits ended", {"is_started": False},
+    ),
+    "without a drain it ends such a wait as well": (
+        "post 0 | drain -> waits ... | stop -> waits ended", {"is_started": False, **AT_ONCE},
+    ),
+    "events queued behind a mail that raises are discarded, and later ones refused": (
+        "hold 0 | post 1 2 3 4 | fail | release | ended | post 5 -> state STOPPED"
+        " ; failure LookupError bad_mail STARTED ; is_stopped True ; handled 1 ; discarded_by_reason stop:4"
+        " ; rejected stopped:1 ; accepted 5",
+        {"error": LookupError},
+    ),
+    "a wait for the drain ends when the handler thread fails": (
+        "hold 0 | post 1 | drain | fail | release | ended -> waits ended", {},
+    ),
+    "a producer that waits for room when it fails is told": (
+        "hold 0 | post 1 | fail | begin post 2 | release | ended -> state STOPPED ; waiting 0", {"queue_capacity": 1},
+    ),
+    "the futures of mail behind one that raises are cancelled": (
+        "hold 0 | fail | mail a | release | ended -> mails withdrawn", {},
+    ),
+} | {
+    f"on_error=stop handles what is queued and keeps the first cause, with {times} times": (
+        "hold 0 | post 1 2 3 4 | release | ended -> seen 0 1 2 3 4 ; failed 2 ; failure OSError 1 STARTED ; handled 3",
+        {"fails": {1: 1, 3: 1}, "on_error": "stop", "measure_times": times},
+    )
+    for times in ("all", "sampled", "none")
+}  # fmt: skip
 
-def test_without_drain_on_stop_queued_events_are_discarded_and_counted(
-    make: Make, gate: Gate, caplog: pytest.LogCaptureFixture
-) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.set_drain_events_on_stop(False)
-    for number in range(5):
-        dispatcher.event_handler.handle(Numbered(number))
-    assert gate.entered.wait(TIMEOUT_S)
-    stopper = threading.Thread(target=dispatcher.stop)
 
-    with caplog.at_level(logging.WARNING):
-        stopper.start()
-        while dispatcher.stats().discarded < 4:
-            assert stopper.is_alive()
-        gate.opened.set()
-        stopper.join(TIMEOUT_S)
-
-    assert [event.number for event in gate.events] == [0]
-    assert "stop discarded 4 queued events: 4 Work.DO" in caplog.text
-    assert_accounts_balance(dispatcher, accepted=5)
-
-
-def test_an_event_in_the_handlers_hands_is_not_drained(make: Make, gate: Gate) -> None:
-    """YARN-3878: the flag said drained while the last event was taken and not yet handled."""
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-
-    assert dispatcher.queue_size() == 0
-    assert not dispatcher.is_drained()
-    assert not dispatcher.await_drained(0.01)
-
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
+@scenarios(SCENARIOS)
+def test_scenario(script: str, options: dict[str, Any]) -> None:
+    perform(script, **options)
 
 
 def test_await_drained_in_a_handler_is_refused_instead_of_waiting_for_itself(make: Make) -> None:
@@ -129,78 +143,13 @@ def test_a_stop_keeps_its_grace_within_the_drain_timeout(gate: Gate, timeout_s: 
     gate.opened.set()
 
 
-def test_stopping_twice_and_from_two_threads_is_harmless(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-    stoppers = [threading.Thread(target=dispatcher.stop) for _ in range(2)]
-
-    for stopper in stoppers:
-        stopper.start()
-    gate.opened.set()
-    for stopper in stoppers:
-        stopper.join(TIMEOUT_S)
-    dispatcher.stop()
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
-def test_a_dispatcher_that_never_started_stops_and_discards() -> None:
-    dispatcher = AsyncDispatcher()
-    dispatcher.event_handler.handle(Numbered())
-    future = dispatcher.mailbox_executor.submit(lambda: None)
-
-    dispatcher.stop()
-
-    assert dispatcher.is_stopped()
-    assert future.cancelled()
-    assert dispatcher.stats().discarded == 1
-    assert not dispatcher.event_handler.handle(Numbered())
-    assert_accounts_balance(dispatcher, accepted=1)
-
-
-def test_mail_that_waits_at_the_stop_is_run_before_the_end(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-    future = dispatcher.mailbox_executor.submit(lambda: "ran")
-    stopper = threading.Thread(target=dispatcher.stop)
-
-    stopper.start()
-    gate.opened.set()
-    stopper.join(TIMEOUT_S)
-
-    assert future.result(TIMEOUT_S) == "ran"
-
-
-class _PausingDeque(deque[Any]):
-    """A queue that holds one producer right before or right after its append."""
-
-    before: threading.Event | None = None
-    after: threading.Event | None = None
-    reached: threading.Event
-
-    def append(self, entry: Any) -> None:
-        number = getattr(event_of(entry), "number", None)
-        if number == -1 and self.before is not None:
-            self.reached.set()
-            assert self.before.wait(TIMEOUT_S)
-        super().append(entry)
-        if number == -1 and self.after is not None:
-            self.reached.set()
-            assert self.after.wait(TIMEOUT_S)
-
-
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("window", ["before", "after"])
 def test_a_producer_held_between_its_steps_strands_no_event(
     monkeypatch: pytest.MonkeyPatch, window: str, drain: bool
 ) -> None:
     """Invariant 2: check, then append strands an event between a stop and a post (pykka does)."""
-    held, reached = threading.Event(), threading.Event()
-    monkeypatch.setattr(_PausingDeque, window, held)
-    monkeypatch.setattr(_PausingDeque, "reached", reached, raising=False)
-    monkeypatch.setattr("dispatcher.queue.inbox.deque", _PausingDeque)
+    pausing = PausingDeque.install(monkeypatch, window)
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_events_on_stop=drain))
     handled: list[int] = []
     dispatcher.register(Work, lambda event: handled.append(event.number))
@@ -208,8 +157,8 @@ def test_a_producer_held_between_its_steps_strands_no_event(
     producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(-1))))
     with dispatcher:
         producer.start()
-        assert reached.wait(TIMEOUT_S)
-    held.set()
+        assert pausing.reached.wait(TIMEOUT_S)
+    pausing.goes_on.set()
     producer.join(TIMEOUT_S)
 
     accepted = answers == [True]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dispatcher.supervision.checks import Checks
-from dispatcher.supervision.health import Health
 
 from ...kit import TIMEOUT_S, Gate, until
 from ...kit.services import fail
+from .asked import health_of
 
 
 class Clock:
@@ -123,7 +123,7 @@ def test_checks_run_side_by_side_and_those_that_fail_are_named_in_their_order() 
 
 
 def test_a_check_of_the_same_name_replaces_the_earlier_one_and_can_be_removed() -> None:
-    asked = Health(list)
+    asked = health_of()
     asked.register_check("db", lambda: False)
     asked.register_check("db", lambda: True)
     assert asked.ready().is_ok
@@ -187,7 +187,7 @@ def test_what_is_no_check_is_refused(
     name: Any, check: Any, timeout_s: float, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as caught:
-        Health(list).register_check(name, check, timeout_s)
+        health_of().register_check(name, check, timeout_s)
 
     assert str(caught.value).startswith(message)
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from dispatcher import StopSignals
-from dispatcher.supervision import signals
 
 from ...kit import TIMEOUT_S, until
 from .conftest import signal_state
@@ -209,7 +208,7 @@ def test_the_pipe_is_not_closed_under_a_notify(monkeypatch: pytest.MonkeyPatch) 
             if len(closed) == 2:  # both ends
                 leaving.set()
 
-    monkeypatch.setattr(signals, "os", PausingOs())
+    monkeypatch.setattr("dispatcher.supervision.signals.os", PausingOs())
     with ThreadPoolExecutor(1) as pool:
         with StopSignals() as stop:
             notified = pool.submit(stop.notify)

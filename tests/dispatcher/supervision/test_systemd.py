@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig
-from dispatcher.supervision.health import Health
-from dispatcher.supervision.systemd import Supervision, status_line
+from dispatcher.supervision.systemd import NotifySocket, Supervision, notify_socket, status_line, watchdog_s
 
 from ...kit import TIMEOUT_S, Gate, Numbered, until
 from ...kit.dispatchers import hold, stopping
 from ...kit.services import fail
+from .asked import health_of
 
 Make = Callable[..., AsyncDispatcher]
 OFTEN_S = 0.005
@@ -74,12 +75,12 @@ def keys(datagrams: list[dict[str, str]]) -> set[str]:
 
 @contextmanager
 def supervised(
-    dispatcher: AsyncDispatcher, manager: Manager, *, watchdog_s: float | None = None, status_every_s: float = OFTEN_S
+    dispatcher: AsyncDispatcher, manager: Manager, *, watchdog: float | None = None, status_every_s: float = OFTEN_S
 ) -> Iterator[Supervision]:
-    watchdog = {} if watchdog_s is None else {"WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
-    asked = Health(lambda: [dispatcher.view])
+    fed = {} if watchdog is None else {"WATCHDOG_USEC": str(int(watchdog * 1e6))}
+    asked = health_of(dispatcher)
     with Supervision(
-        dispatcher, asked, {**manager.environ, **watchdog}, status_every_s=status_every_s, extend_every_s=OFTEN_S
+        dispatcher, asked, {**manager.environ, **fed}, status_every_s=status_every_s, extend_every_s=OFTEN_S
     ) as supervision:
         yield supervision
 
@@ -89,7 +90,7 @@ def systemd_threads() -> set[str]:
 
 
 def test_without_a_socket_no_thread_is_started_and_nothing_is_sent(make: Make) -> None:
-    with Supervision(make(), Health(list), {"WATCHDOG_USEC": "1000"}) as supervision:
+    with Supervision(make(), health_of(), {"WATCHDOG_USEC": "1000"}) as supervision:
         supervision.started()
         supervision.stopping()
 
@@ -127,7 +128,7 @@ def test_the_watchdog_is_fed_until_a_dispatcher_is_in_trouble(
     make: Make, manager: Manager, gate: Gate, cause: Callable[[AsyncDispatcher, Gate], Any], status: str, what_runs: str
 ) -> None:
     dispatcher = make(HANGS, name="central", handler=gate)
-    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+    with supervised(dispatcher, manager, watchdog=2 * OFTEN_S):
         for _ in range(5):
             manager.until("WATCHDOG", "1")
 
@@ -147,7 +148,7 @@ def test_a_long_handler_keeps_the_watchdog_fed_unless_configured_otherwise(
     make: Make, manager: Manager, gate: Gate
 ) -> None:
     dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001), name="central", handler=gate)
-    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+    with supervised(dispatcher, manager, watchdog=2 * OFTEN_S):
         assert dispatcher.post(Numbered())
         manager.until("STATUS", "stuck (central)")
 
@@ -184,7 +185,7 @@ def test_an_event_whose_looks_hang_costs_status_lines_and_not_the_watchdog(make:
     gate = Gate()
     dispatcher = make(name="central", handler=gate)
     try:
-        with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+        with supervised(dispatcher, manager, watchdog=2 * OFTEN_S):
             assert dispatcher.post(Hanging())
             assert entered.wait(TIMEOUT_S)
             manager.forget()
@@ -199,7 +200,7 @@ def test_an_event_whose_looks_hang_costs_status_lines_and_not_the_watchdog(make:
 
 def test_a_service_is_watched_while_it_is_supervised(make: Make, manager: Manager) -> None:
     daemon = CompositeService("daemon")
-    asked = Health(list)
+    asked = health_of()
     with Supervision(daemon, asked, manager.environ, status_every_s=FOR_EVER_S):
         assert asked.ready().status == "starting"
 
@@ -212,7 +213,7 @@ def test_a_service_is_watched_while_it_is_supervised(make: Make, manager: Manage
 def test_the_status_line_says_what_runs_and_what_waits(make: Make, gate: Gate) -> None:
     dispatcher = make(name="central", handler=gate)
     other = AsyncDispatcher(name="other\nline")
-    asked = Health(lambda: [dispatcher.view, other.view])
+    asked = health_of(dispatcher, other)
     for _ in range(3):
         assert dispatcher.post(Numbered())
     assert gate.entered.wait(TIMEOUT_S)
@@ -226,10 +227,116 @@ def test_the_status_line_says_what_runs_and_what_waits(make: Make, gate: Gate) -
 def test_the_status_line_of_many_dispatchers_is_cut() -> None:
     many = [AsyncDispatcher(name=f"{number}" * 50) for number in range(20)]
 
-    line = status_line(Health(lambda: [each.view for each in many]))
+    line = status_line(health_of(*many))
 
     assert len(line) < 520
     assert line.startswith("starting (")
+
+
+# -- datagrams ---------------------------------------------------------------------------------------------------------
+
+ABSTRACT = pytest.param("abstract", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux only"))
+
+
+@pytest.fixture(params=["path", ABSTRACT])
+def bound(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """A service manager's socket, and what NOTIFY_SOCKET says of it."""
+    address = str(tmp_path / "notify") if request.param == "path" else f"@dispatcher-test-{uuid4()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.settimeout(TIMEOUT_S)
+        listening.bind(address.replace("@", "\0", 1) if address.startswith("@") else address)
+        yield listening, address
+
+
+def test_a_datagram_has_a_line_for_each_value(bound: tuple[socket.socket, str]) -> None:
+    listening, address = bound
+    found = notify_socket({"NOTIFY_SOCKET": address})
+
+    assert found is not None
+    assert found.send(READY=1, STATUS="12 queued")
+    assert listening.recv(4096) == b"READY=1\nSTATUS=12 queued"
+    found.close()
+    assert found.send(STOPPING=1)
+    assert listening.recv(4096) == b"STOPPING=1"
+    found.close()
+
+
+def test_a_value_cannot_add_a_line_nor_grow_beyond_a_datagram(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.settimeout(TIMEOUT_S)
+        listening.bind(str(tmp_path / "notify"))
+        sender = NotifySocket(str(tmp_path / "notify"))
+
+        assert sender.send(STATUS="a\nWATCHDOG=1\udcff")
+        assert listening.recv(4096) == b"STATUS=a\\nWATCHDOG=1\\udcff"
+        assert sender.send(STATUS="x" * 100_000)
+        assert len(listening.recv(1 << 20)) < 4096
+        sender.close()
+
+
+def test_a_service_manager_that_has_gone_costs_nothing_but_the_datagram(tmp_path: Path) -> None:
+    for address in (str(tmp_path / "nobody"), str(tmp_path / ("x" * 200)), "@nobody"):
+        sender = NotifySocket(address)
+        assert not sender.send(READY=1)
+        sender.close()
+
+
+def test_a_service_manager_that_does_not_read_is_waited_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.supervision.systemd._LONGEST_SEND_S", 0.01)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        sender = NotifySocket(str(tmp_path / "notify"))
+        while sender.send(STATUS="x"):
+            continue  # until the socket's buffer is full
+        sender.close()
+
+
+@pytest.mark.parametrize("value", [None, "", "/", "@", "relative", "vsock:2:1234"])
+def test_without_a_unix_socket_nothing_is_sent(value: str | None) -> None:
+    assert notify_socket({} if value is None else {"NOTIFY_SOCKET": value}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": ""}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-5"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_USEC": "9" * 5000}, None),
+        ({"WATCHDOG_USEC": "60000000"}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": ""}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
+    ],
+)
+def test_the_watchdog_s_time_is_this_process_s_own(environ: dict[str, str], seconds: float | None) -> None:
+    assert watchdog_s(environ) == seconds
+
+
+def test_systemd_s_own_tool_says_the_same(bound: tuple[socket.socket, str]) -> None:
+    """What systemd-notify(1) sends for the same values."""
+    listening, address = bound
+    try:
+        subprocess.run(
+            ["systemd-notify", "--no-block", "--ready", "--status=12 queued"],
+            env={**os.environ, "NOTIFY_SOCKET": address},
+            check=True,
+            timeout=TIMEOUT_S,
+            capture_output=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("no systemd-notify on this machine")
+    theirs = listening.recv(4096)
+
+    sender = NotifySocket(address)
+    sender.send(READY=1, STATUS="12 queued")
+    sender.close()
+
+    assert set(listening.recv(4096).split(b"\n")) <= set(theirs.split(b"\n"))
 
 
 # -- daemons as processes ----------------------------------------------------------------------------------------------
