@@ -14,6 +14,7 @@ An event is a number, or a number with a key: `2` or `2:a`. Times are in ms. The
     begin VERB ...                      the verb in another thread, up to where it waits or ends
     end                                 those that do not stop the dispatcher end before that
     +MS, +MS/STEP                       time passes in steps of up to 100 ms, or STEP, each to the next timer and a rest
+    logged                              each post_later so far has its answer
     stop, ended                         a stop, and a wait until one that came from elsewhere has ended
     restart, crash [MS]                 a stop, or a kill as far as the journal tells, and so much later the next start
 
@@ -204,6 +205,9 @@ class Stage:
             except Exception as error:
                 result = error
             self.results[where].append(result)
+
+    def logged(self) -> None:
+        until(lambda: "..." not in map(_text, self.results["later"]), "the answers")
 
     def cancel(self, *numbers: str) -> None:
         self.results["cancelled"] += [self._handles[int(number)].cancel() for number in numbers]

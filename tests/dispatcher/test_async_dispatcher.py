@@ -14,24 +14,11 @@ from dispatcher import (
     ServiceState,
     UnregisteredEventTypeError,
 )
-from dispatcher.mailbox import RejectedExecutionError
 from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 
 Make = Callable[..., AsyncDispatcher]
-
-
-def test_handlers_run_on_one_thread_that_is_not_the_posters(make: Make) -> None:
-    threads: set[int] = set()
-    dispatcher = make(handler=lambda _: threads.add(threading.get_ident()))
-
-    for _ in range(10):
-        dispatcher.post(Numbered())
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
 
 
 def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is_handled(
@@ -128,26 +115,6 @@ def test_mail_does_not_wait_for_a_long_batch(make: Make, gate: Gate) -> None:
 
     future.result(TIMEOUT_S)
     assert seen == [1]
-
-
-def test_a_failing_mail_fails_the_service_and_tells_its_listeners(make: Make) -> None:
-    error = RuntimeError("bad mail")
-    states: list[ServiceState] = []
-    dispatcher = make()
-    dispatcher.register_service_listener(lambda service: states.append(service.state))
-
-    def fail() -> None:
-        raise error
-
-    dispatcher.mailbox_executor.execute(fail, "bad mail")
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-    assert dispatcher.failure_cause is error
-    assert dispatcher.state is ServiceState.STOPPED
-    assert states == [ServiceState.STOPPED]
-    assert not dispatcher.post(Numbered())
-    with pytest.raises(RejectedExecutionError):
-        dispatcher.mailbox_executor.execute(fail)
 
 
 def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +11,7 @@ import pytest
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import keeper as keeper_module
 
-from ...kit.journals import (
-    Job,
-    JobEvent,
-    JournalStage,
-    Posted,
-    State,
-    after_a_crash,
-    crash_amid,
-    files,
-    flip,
-    frames_of,
-    rows,
-    seqs,
-    write_event,
-    write_frames,
-    write_segments,
-)
-
-__all__ = [
-    "Job",
-    "JobEvent",
-    "Posted",
-    "State",
-    "after_a_crash",
-    "crash_amid",
-    "files",
-    "flip",
-    "frames_of",
-    "rows",
-    "seqs",
-    "write_event",
-    "write_frames",
-    "write_segments",
-]
-
-Open = Callable[..., JournalWriter]
+from ...kit.journals import JournalStage, Open
 
 
 @pytest.fixture(autouse=True)

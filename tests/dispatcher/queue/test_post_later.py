@@ -22,10 +22,11 @@ from dispatcher import (
     MultiDispatcher,
     QueueFullError,
 )
-from dispatcher.journal import group_commit, recover, verify
+from dispatcher.journal import group_commit, recover
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
-from ...kit.journals import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted
+from ..stage import Rows, perform, scenarios
 
 Start = Callable[..., AsyncDispatcher]
 
@@ -118,18 +119,50 @@ def ended(thread: threading.Thread) -> None:
     assert not thread.is_alive()
 
 
+IN_MEMORY: Rows = {
+    "without write-ahead the future is done at once": ("later 0 1 2 -> later True True True | +0 -> seen 0 1 2", {}),
+    "a full queue that rejects reaches the future": (
+        "hold 0 | later 1 2 -> later True EventRefusedError:full ; rejected full:1",
+        {"queue_capacity": 1, "queue_full_policy": "reject"},
+    ),
+    "one that is full for too long does, too": (
+        "hold 0 | later 1 2 -> later True EventRefusedError:timeout ; rejected timeout:1",
+        {"queue_capacity": 1, "queue_full_timeout_s": 0.001},
+    ),
+}
+LOGGED: Rows = {
+    "a newer event supersedes a queued one": (
+        "hold 0 | later 1 2 11 12 21 | logged -> later True True True True True"
+        " | release -> seen 0 21 12 ; discarded_by_reason superseded:3",
+        {"coalesce_by": lambda event: event.number % 10},
+    ),
+    "a full queue makes the producer wait": (
+        "hold 0 | begin later 1 2 3 4 5 -> waiting 1 | release -> later True True True True True ; seen 0 1 2 3 4 5",
+        {"queue_capacity": 2},
+    ),
+    "posts made before the start are handled after it": (
+        "later 0 | logged -> later True | start | +0 -> seen 0", {"is_started": False},
+    ),
+} | {
+    f"an event whose future is done is in the log, with durability {durability}": (
+        "hold 0 | later 1 | logged -> left 2 | later 2 | logged -> left 3 | release -> seen 0 1 2",
+        {"writer": {"durability": durability}},
+    )
+    for durability in ("none", "interval", "sync")
+}  # fmt: skip
+
+
+@scenarios(IN_MEMORY)
+def test_in_memory(script: str, options: dict[str, Any]) -> None:
+    perform(script, **options)
+
+
+@scenarios(LOGGED)
+def test_logged(script: str, options: dict[str, Any], journal: Path) -> None:
+    perform(script, journal=journal, **{"writer": {"durability": "sync"}} | options)
+
+
 # -- without write-ahead -----------------------------------------------------------------------------------------------
-
-
-def test_without_write_ahead_the_future_is_done_at_once(make: Callable[..., AsyncDispatcher]) -> None:
-    handled: list[Numbered] = []
-    dispatcher = make(handler=handled.append)
-
-    futures = [dispatcher.post_later(Numbered(number)) for number in range(3)]
-
-    assert [future.done() and future.result() for future in futures] == [True] * 3
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(handled) == [0, 1, 2]
 
 
 def test_each_partition_takes_posts(gate: Gate) -> None:
@@ -137,25 +170,6 @@ def test_each_partition_takes_posts(gate: Gate) -> None:
     group.register(Work, lambda _: None)
     with group:
         assert group.post_later(Numbered()).result(TIMEOUT_S)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [({"queue_full_policy": "reject"}, "full"), ({"queue_full_timeout_s": 0.001}, "timeout")],
-    ids=["reject", "timeout"],
-)
-def test_a_full_queue_reaches_the_future(
-    make: Callable[..., AsyncDispatcher], gate: Gate, options: dict[str, Any], reason: str
-) -> None:
-    dispatcher = make(DispatcherConfig(queue_capacity=1, **options), handler=gate)
-    assert dispatcher.post_later(Numbered(0)).result(TIMEOUT_S)
-    assert gate.entered.wait(TIMEOUT_S)
-    assert dispatcher.post_later(Numbered(1)).result(TIMEOUT_S)
-
-    refused = dispatcher.post_later(Numbered(2))
-
-    assert reason_of(refused) == reason
-    assert dispatcher.stats().rejected == {reason: 1}
 
 
 def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispatcher]) -> None:
@@ -170,23 +184,6 @@ def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispat
 
 
 # -- accepted ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("durability", ["none", "interval", "sync"])
-def test_an_event_whose_future_is_done_is_in_the_log(
-    start: Start, gate: Gate, journal: Path, tmp_path: Path, durability: str
-) -> None:
-    dispatcher = start(gate.handle, durability=durability)
-
-    for number in range(3):
-        assert dispatcher.post_later(posted(number)).result(TIMEOUT_S)
-        left = recover(after_a_crash(journal, tmp_path / f"crash {number}")).accepted
-        assert [accepted.seq for accepted in left] == list(range(1, number + 2))
-    gate.opened.set()
-    dispatcher.stop()
-
-    assert numbers(gate.events) == [0, 1, 2]
-    assert verify(journal)[2:] == ((), (), ())
 
 
 def test_posts_that_are_under_way_together_share_an_fsync(start: Start, disk: Disk) -> None:
@@ -241,20 +238,6 @@ def test_several_producers_of_both_kinds_keep_their_orders(start: Start) -> None
     for producer in range(4):
         assert [n % 1000 for n in numbers(handled) if n // 1000 == producer] == list(range(50))
     assert_accounts_balance(dispatcher, accepted=200)
-
-
-def test_a_newer_event_supersedes_a_queued_one(start: Start, gate: Gate) -> None:
-    dispatcher = start(gate.handle, coalesce_by=lambda event: event.number % 10)
-    assert dispatcher.post_later(posted(0)).result(TIMEOUT_S)
-    assert gate.entered.wait(TIMEOUT_S)
-
-    futures = [dispatcher.post_later(posted(number)) for number in (1, 2, 11, 12, 21)]
-
-    assert all(future.result(TIMEOUT_S) for future in futures)
-    gate.opened.set()
-    dispatcher.stop()
-    assert numbers(gate.events) == [0, 21, 12]
-    assert dispatcher.stats().discarded == 3
 
 
 def test_a_key_that_cannot_be_compared_reaches_the_future_and_its_event_does_not_come_again(
@@ -322,21 +305,6 @@ def test_an_event_put_aside_that_the_journal_cannot_keep_is_handled(
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_full_queue_makes_the_producer_wait(start: Start, gate: Gate) -> None:
-    dispatcher = start(gate.handle, DispatcherConfig(queue_capacity=2))
-    futures: list[Future[bool]] = []
-    producer = started(lambda: futures.extend(dispatcher.post_later(posted(number)) for number in range(10)))
-
-    until(lambda: dispatcher.core.queue.room.waiters, "the producer's wait")
-    assert len(futures) <= 3
-    gate.opened.set()
-    ended(producer)
-
-    assert all(future.result(TIMEOUT_S) for future in futures)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(gate.events) == list(range(10))
 
 
 def test_so_many_posts_under_way_make_the_producer_wait_for_its_own(
@@ -511,19 +479,6 @@ def test_the_log_has_no_thread_left_after_a_stop(start: Start) -> None:
 
     ended(writer)
     assert reason_of(dispatcher.post_later(posted(1))) == "stopped"
-
-
-def test_posts_made_before_the_start_are_handled_after_it(journal: Path) -> None:
-    handled: list[Posted] = []
-    writer = JournalWriter(journal, JournalConfig(write_ahead=True, durability="sync"))
-    dispatcher = AsyncDispatcher(journal=writer)
-    dispatcher.register(Job, handled.append, events=Posted)
-
-    assert dispatcher.post_later(posted(0)).result(TIMEOUT_S)
-    with dispatcher:
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert numbers(handled) == [0]
 
 
 # -- a disk that fails -------------------------------------------------------------------------------------------------
