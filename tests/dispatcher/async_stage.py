@@ -23,9 +23,8 @@ class AsyncStage(Stage):
     """A Stage with an AsyncioHandler, of these options, whose coroutines wait until the script ends each.
 
     More verbs: finish NUMBER..., fail NUMBER; refused EVENT (a post); other EVENT (of a class with a plain handler);
-    give_up NUMBER (an ask); unregister; break_down (a mail fails); gone (it stops by itself). More looks: `begun`,
-    `ended`, `most` (at the same time), `others`, `timed` (in the handler, and in the queue), `is_drained`,
-    `is_stopped`, `cause`. After each step, all that can happen has.
+    give_up NUMBER (an ask); unregister; break_down (a mail fails). More looks: `begun`, `ended`, `most` (at the same
+    time), `others`, `timed` (in the handler, and in the queue), `cause`. After each step, all that can happen has.
     """
 
     def __init__(
@@ -88,9 +87,6 @@ class AsyncStage(Stage):
     def break_down(self) -> None:
         self.dispatcher.mailbox_executor.execute(fail)
 
-    def gone(self) -> None:
-        assert self.dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
     def unregister(self) -> None:
         assert self.dispatcher.unregister(Work, self.handler)
 
@@ -106,8 +102,6 @@ class AsyncStage(Stage):
                 return [self.coroutines.most]
             case "others":
                 return self.others
-            case "is_drained" | "is_stopped":
-                return [getattr(self.dispatcher, what)()]
             case "cause":
                 return [type(self.dispatcher.failure_cause).__name__]
             case "timed":

@@ -53,7 +53,6 @@ def make() -> Iterator[Callable[..., AsyncDispatcher]]:
         if handler is not None:
             dispatcher.register(Work, handler)
         made.append(dispatcher)
-        dispatcher.init()
         dispatcher.start()
         return dispatcher
 

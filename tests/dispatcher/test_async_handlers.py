@@ -74,7 +74,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "stop as the error policy stops with the coroutine's error": (
         {"on_error": "stop"},
-        "post 0:a 1:b 2:c | fail 1 | finish 0 2 | gone -> cause LookupError ; handled 2 ; failed 1 | refused 9",
+        "post 0:a 1:b 2:c | fail 1 | finish 0 2 | ended -> cause LookupError ; handled 2 ; failed 1 | refused 9",
     ),
     "a stop waits for coroutines": (
         {"capacity": 2},
@@ -88,10 +88,10 @@ SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
     "a stop that gives up cancels coroutines, and begins none": (
         {"config": {"drain_timeout_s": 0.02}},
         "post 0:a 1:a 2:b -> begun 0 2 | begin stop"
-        " | gone -> discarded_by_reason stop:3 ; in_hand 0 ; begun 0 2 ; ended 0 2",
+        " | ended -> discarded_by_reason stop:3 ; in_hand 0 ; begun 0 2 ; ended 0 2",
     ),
     "coroutines are given up when the handler thread fails": (
-        {}, "post 0 | break_down | gone -> cause LookupError ; discarded_by_reason stop:1 ; ended 0",
+        {}, "post 0 | break_down | ended -> cause LookupError ; discarded_by_reason stop:1 ; ended 0",
     ),
     "an ask that waits behind its key can be withdrawn, as a timeout does": (
         {},
@@ -159,7 +159,7 @@ RATES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a stop ends in its time though events wait for their turns": (
         PER_S | {"config": {"drain_timeout_s": 0.01}},
-        "post 0:a 1:b 2:c | finish 0 | begin stop | gone -> begun 0 ; discarded_by_reason stop:2",
+        "post 0:a 1:b 2:c | finish 0 | begin stop | ended -> begun 0 ; discarded_by_reason stop:2",
     ),
 }  # fmt: skip
 

@@ -302,7 +302,6 @@ class DispatcherMachine(RuleBasedStateMachine):
         has_started = threading.Event()
         # A stop that came from a handler during the start would be made after it, by this thread, at any moment.
         self.dispatcher.mailbox_executor.execute(lambda: has_started.wait(TIMEOUT_S), "wait for the end of the start")
-        self.dispatcher.init()
         self.dispatcher.start()
         has_started.set()
         self.is_started = True

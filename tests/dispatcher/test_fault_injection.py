@@ -124,7 +124,6 @@ def make_peers(seed: int) -> list[Peer]:
     for peer in peers:
         peer.is_victim = peer.dispatcher.name.endswith("victim")
         peer.peers = peers
-        peer.dispatcher.init()
         peer.dispatcher.start()
     return peers
 

@@ -102,7 +102,6 @@ def main(
                 break
 
     dispatcher.register(Job, handle, events=Posted)
-    dispatcher.init()
     dispatcher.start()
     producers = [
         threading.Thread(target=produce_later if producer in LATER else produce, args=(producer,), daemon=True)

@@ -97,7 +97,6 @@ def test_a_started_dispatcher_keeps_its_journal(journal: Path) -> None:
     dispatcher = AsyncDispatcher(journal=JournalWriter(journal, AHEAD))
     handled = threading.Event()
     dispatcher.register(Job, lambda _: handled.set(), events=Posted)
-    dispatcher.init()
     dispatcher.start()
     post, wait, stop = dispatcher.event_handler.handle, dispatcher.wait_for_service_to_stop, dispatcher.stop
     del dispatcher

@@ -114,7 +114,6 @@ def test_the_process_exits_although_the_journal_fails(
 
     with monkeypatch.context() as disk:
         disk.setattr(os, "write", no_room)
-        dispatcher.init()
         dispatcher.start()
         assert exiting.called.wait(TIMEOUT_S)
     dispatcher.stop()

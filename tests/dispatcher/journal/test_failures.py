@@ -28,6 +28,7 @@ from dispatcher import (
 from dispatcher.journal import recover, verify
 
 from ...kit import TIMEOUT_S, Gate, until
+from ...kit.dispatchers import hold
 from ...kit.journals import Job, Open, Posted, files, frames_of, open_segments, seqs, write_event, write_frames
 
 
@@ -289,7 +290,6 @@ def started(
     config = DispatcherConfig(queue_capacity=capacity)
     dispatcher = AsyncDispatcher(config, journal=JournalWriter(journal, JournalConfig(**options)))
     dispatcher.register(Job, handler, events=Posted, coalesce_by=key)
-    dispatcher.init()
     dispatcher.start()
     return dispatcher
 
@@ -299,8 +299,7 @@ def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
     journal: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     dispatcher = started(journal, gate.handle, write_ahead=True, durability="sync")
-    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, Posted(Job.STARTED, 1))
     with monkeypatch.context() as disk:
         disk.setattr(os, call, fail)
         accepted = dispatcher.event_handler.handle(Posted(Job.STARTED, 2))
@@ -339,8 +338,7 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
     key = (lambda event: event.number) if keyed else None
     options = {"write_ahead": True, "durability": durability, "failure_policy": "continue"}
     dispatcher = started(journal, handle, capacity=1, key=key, **options)
-    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, Posted(Job.STARTED, 1))
     assert dispatcher.event_handler.handle(Posted(Job.STARTED, 2))
     waiting = Future[bool]()
     thread = threading.Thread(
@@ -398,8 +396,7 @@ def test_a_handler_that_posts_while_draining_without_a_journal_is_refused_for_th
         answers.append(dispatcher.event_handler.handle(Posted(Job.ENDED, 9)))
 
     dispatcher = started(journal, handle, write_ahead=True, failure_policy="continue")
-    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, Posted(Job.STARTED, 1))
     stopping = threading.Thread(target=dispatcher.stop, daemon=True)
     stopping.start()
     until(lambda: dispatcher.core.queue.phase, "the drain")

@@ -236,7 +236,6 @@ def test_a_dispatcher_made_before_the_fork_with_a_journal_starts_in_no_worker(
         return str(raised.value), daemon.service.state.name
 
     answers = [in_child(start), in_child(start)]
-    daemon.service.init()
     daemon.service.start()
     daemon.post()
     daemon.end()
@@ -314,7 +313,6 @@ def test_a_daemon_that_crashed_starts_again_while_its_worker_lives(
                 os.set_inheritable(descriptor, True)
             dispatcher = AsyncDispatcher(journal=JournalWriter(journal, config))
             dispatcher.register(Job, lambda _: None, events=Posted)
-            dispatcher.init()
             dispatcher.start()
             dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
             start_worker(wait, tell)

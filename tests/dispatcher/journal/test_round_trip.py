@@ -642,7 +642,6 @@ def test_what_handle_accepted_comes_back_after_a_crash_and_what_it_refused_does_
     def dispatcher(path: Path, handler: Callable[[Any], Any]) -> AsyncDispatcher:
         made = AsyncDispatcher(journal=JournalWriter(path, JournalConfig(write_ahead=True, durability="sync")))
         made.register(Job, handler, events=CLASSES)
-        made.init()
         made.start()
         return made
 

@@ -98,7 +98,6 @@ def test_a_dispatcher_that_has_stopped_holds_no_descriptor(monkeypatch: pytest.M
     eventfd = os.eventfd
     monkeypatch.setattr(os, "eventfd", lambda *given: opened.append(eventfd(*given)) or opened[-1])
     dispatcher = AsyncDispatcher(name="stopped")
-    dispatcher.init()
     dispatcher.start()
     os.fstat(opened[0])  # raises if it is closed
 

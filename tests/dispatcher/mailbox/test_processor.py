@@ -24,6 +24,15 @@ def stay(controller: MailboxController) -> None:
 # -- the loop --------------------------------------------------------------------------------------------------------
 
 
+def test_mail_runs_before_the_next_turn_of_the_default_action(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [lambda _: action.mail(processor, "b"), lambda _: processor.all_actions_completed()]
+    action.mail(processor, "a")
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["a", "action", "b", "action"]
+
+
 def test_mail_that_sends_mail_does_not_starve_the_default_action(processor: MailboxProcessor, action: Action) -> None:
     """FLINK-14304: a mail that always sent another one kept the input from being processed."""
 
@@ -61,7 +70,69 @@ def test_the_loop_runs_while_the_mailbox_is_open_only(
     assert action.log == []
 
 
+# -- suspending and completing the loop --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [lambda suspend: suspend(), on_another_thread], ids=["mailbox thread", "another"])
+def test_suspend_makes_the_loop_return_and_it_can_run_again(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    action.turns = [lambda _: call(processor.suspend)] * 2
+
+    processor.run_mailbox_loop()
+    after_first_run = list(action.log)
+    processor.run_mailbox_loop()
+
+    assert after_first_run == ["action"]
+    assert action.log == ["action", "action"]
+    assert processor.is_mailbox_loop_running()
+
+
+@pytest.mark.parametrize("call", [lambda complete: complete(), on_another_thread], ids=["mailbox thread", "another"])
+def test_completion_is_for_ever(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    """A single step once ran mail after the completion, which a run of the loop did not."""
+    action.turns = [lambda _: call(processor.all_actions_completed)]
+    processor.run_mailbox_loop()
+    action.mail(processor, "late")
+
+    processor.run_mailbox_loop()
+    stepped = [processor.run_mailbox_step(), processor.run_single_mailbox_loop()]
+
+    assert stepped == [False, False]
+    assert action.log == ["action"]
+    assert not processor.is_mailbox_loop_running()
+
+
+@pytest.mark.parametrize("call", [lambda report: report(), on_another_thread], ids=["mailbox thread", "another"])
+def test_a_reported_error_is_raised_in_the_loop_before_other_mail(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    error = LookupError("lost")
+    action.mail(processor, "before")
+    call(lambda: processor.report_throwable(error))
+
+    with pytest.raises(LookupError) as caught:
+        processor.run_mailbox_loop()
+
+    assert caught.value is error
+    assert action.log == []
+
+
 # -- single steps ----------------------------------------------------------------------------------------------------
+
+
+def test_a_step_runs_one_mail_or_else_one_turn_of_the_default_action(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    action.mail(processor, "a")
+    action.mail(processor, "b")
+
+    ran = [processor.run_mailbox_step() for _ in range(4)]
+
+    assert action.log == ["a", "b", "action"]
+    assert ran == [True, True, True, False]
 
 
 def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(
@@ -85,6 +156,19 @@ def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(
 
 
 # -- suspending and resuming the default action ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [lambda resume: resume(), on_another_thread], ids=["mailbox thread", "another"])
+def test_a_resumed_default_action_runs_again(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    action.turns = [action.suspend, lambda _: processor.all_actions_completed()]
+    processor.run_mailbox_step()
+
+    call(action.suspensions[0].resume)
+    processor.run_mailbox_loop()
+
+    assert action.log == ["action", "action"]
 
 
 def test_a_suspended_default_action_cannot_be_suspended_again(processor: MailboxProcessor, action: Action) -> None:

@@ -331,7 +331,6 @@ class TestFromAnEventLoop:
 
             dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
             dispatcher.register(Work, handle)
-            dispatcher.init()
             dispatcher.start()
             asks = [aio.ask(dispatcher, Keyed(key, key)) for key in range(3)]
             answers = await asyncio.gather(*asks, return_exceptions=True)
@@ -420,7 +419,6 @@ class TestFromAnEventLoop:
 
             dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
             dispatcher.register(Work, handle)
-            dispatcher.init()
             dispatcher.start()
 
             with pytest.raises(AskError, match="waits for it: both have the same key"):
@@ -435,7 +433,6 @@ class TestFromAnEventLoop:
 
             dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
             dispatcher.register(Work, handle)
-            dispatcher.init()
             dispatcher.start()
             ask = dispatcher.ask(Numbered())
 
@@ -452,7 +449,6 @@ class TestFromAnEventLoop:
 
             dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.05), loop=asyncio.get_running_loop())
             dispatcher.register(Work, hang)
-            dispatcher.init()
             dispatcher.start()
             asks = [dispatcher.ask(Numbered(number)) for number in range(3)]
 

@@ -11,6 +11,7 @@ from dispatcher.dispatching.monitor import Backlog
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered
+from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -134,8 +135,7 @@ def test_a_queue_without_a_bound_is_never_full(make: Make, gate: Gate) -> None:
 def test_the_monitor_checks_the_backlog_of_a_dispatcher_whose_handler_hangs(make: Make, gate: Gate) -> None:
     clock = ManualClock()
     dispatcher = make(DispatcherConfig(queue_capacity=1, measure_times="none"), handler=gate, time_service=clock)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     dispatcher.event_handler.handle(Numbered())
     before = dispatcher.view.full_since_s()
 

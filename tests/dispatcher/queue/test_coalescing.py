@@ -12,6 +12,7 @@ import pytest
 from dispatcher import AsyncDispatcher, Event
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads
+from ...kit.dispatchers import hold
 from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
@@ -51,8 +52,7 @@ def held(make: Make, gate: Gate, got: list[Any]) -> Callable[..., AsyncDispatche
     def held() -> AsyncDispatcher:
         dispatcher = make(handler=gate)
         dispatcher.register(Update, got.append, coalesce_by=key_of)
-        dispatcher.event_handler.handle(Numbered())
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate)
         return dispatcher
 
     return held
@@ -179,8 +179,7 @@ def test_a_key_goes_with_the_handler_that_brought_it(
     dispatcher = make(handler=gate)
     for handler, key in zip(handlers.values(), (first, second), strict=True):
         dispatcher.register(Update, handler, coalesce_by=key)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
 
     assert dispatcher.unregister(Update, handlers[unregistered])
     for number in range(3):

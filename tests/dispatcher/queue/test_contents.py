@@ -13,7 +13,8 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
 from dispatcher.queue.contents import SAMPLE, QueueContents, sums
 from dispatcher.queue.entry import STAMPED, Entry
 
-from ...kit import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
+from ...kit import Gate, Numbered, OfEntity, Unreadable, Work
+from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -122,8 +123,7 @@ def test_a_scrape_and_the_view_count_a_long_queue_by_a_sample(make: Make, gate: 
     config = DispatcherConfig(drain_events_on_stop=False, print_events_info_threshold=10**9)
     dispatcher = make(config, name="central", handler=gate)
     register_metrics(dispatcher, registry)
-    dispatcher.event_handler.handle(DO)
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, DO)
     for event in [DO, MORE] * SAMPLE:
         dispatcher.event_handler.handle(event)
 

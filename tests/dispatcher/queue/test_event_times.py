@@ -14,6 +14,7 @@ from dispatcher.queue.entry import STAMPED
 from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -35,8 +36,7 @@ def spin(seconds: float) -> None:
 
 def flood(dispatcher: AsyncDispatcher, gate: Gate, events: int) -> None:
     """Post behind a handler that is held, then let it go."""
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     for number in range(1, events):
         dispatcher.event_handler.handle(Numbered(number))
     gate.opened.set()
@@ -45,8 +45,7 @@ def flood(dispatcher: AsyncDispatcher, gate: Gate, events: int) -> None:
 
 def test_with_all_the_sums_are_those_of_the_types(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     for number in range(200):
         dispatcher.event_handler.handle(Numbered(number, type=Work.MORE if number % 3 else Work.DO))
     spin(0.001)
@@ -70,8 +69,7 @@ def test_with_all_the_sums_are_those_of_the_types(make: Make, gate: Gate) -> Non
 def test_a_tuple_is_posted_as_an_event_without_a_type(make: Make, gate: Gate, measure_times: str) -> None:
     """An event that is a tuple is not taken for a stamped entry, which is one, too."""
     dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     for event in ((), (1,), (Numbered(1), 1, object())):
         dispatcher.event_handler.handle(event)
     gate.opened.set()
@@ -171,8 +169,7 @@ def test_a_slow_event_in_a_flood_shows_in_the_upper_buckets(make: Make, gate: Ga
 
 def test_the_time_of_an_event_in_the_queue_is_how_long_it_waited(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     dispatcher.event_handler.handle(Numbered(1))
     spin(0.01)
     gate.opened.set()
@@ -193,8 +190,7 @@ def test_with_all_the_times_of_a_batch_in_the_handlers_leave_no_gap(make: Make, 
 
     # No timer of its own sends mail, which would cut the batch short.
     dispatcher = make(DispatcherConfig(measure_times="all"), handler=handle, time_service=ManualClock())
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     for number in range(1, 201):
         dispatcher.event_handler.handle(Numbered(number, type=Work.MORE))
     gate.opened.set()
@@ -208,8 +204,7 @@ def test_with_all_the_times_of_a_batch_in_the_handlers_leave_no_gap(make: Make, 
 
 def test_with_all_an_event_that_was_posted_after_the_end_of_the_last_one_has_not_waited(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     in_an_hour_ns = time.perf_counter_ns() + 3_600_000_000_000
     dispatcher.core.queue.entries.append((Numbered(1, type=Work.MORE), in_an_hour_ns, STAMPED))
     gate.opened.set()
@@ -231,8 +226,7 @@ def test_idle_time_grows_while_idle_and_stands_still_while_a_handler_runs() -> N
         spin(0.005)
         idle = dispatcher.stats().idle_s - first
 
-        dispatcher.event_handler.handle(Numbered())
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate)
         first = dispatcher.stats().idle_s
         spin(0.005)
         busy = dispatcher.stats().idle_s - first

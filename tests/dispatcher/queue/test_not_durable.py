@@ -34,6 +34,7 @@ from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.mailbox import ManualClock
 
 from ...kit import TIMEOUT_S, Gate
+from ...kit.dispatchers import hold
 from ...kit.journals import Job, Posted, after_a_crash
 
 NOON_MS = 1_800_000_000_000
@@ -121,8 +122,7 @@ def test_a_registration_may_change_it_once_the_other_is_gone(tmp_path: Path) -> 
 def test_no_post_is_accepted_into_the_journal_but_the_handled_events_have_rows(tmp_path: Path) -> None:
     gate = Gate()
     with running(tmp_path / "journal", gate.handle) as dispatcher:
-        dispatcher.post(tick(0))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate, tick(0))
         assert dispatcher.post(tick(1))
         assert dispatcher.post_nowait(tick(2))
         assert dispatcher.post_later(tick(3)).result(0)
@@ -176,8 +176,7 @@ def test_a_newer_event_of_its_key_replaces_a_queued_one(tmp_path: Path, gate: Ga
     dispatcher = durable_dispatcher(tmp_path)
     dispatcher.register(Tick, gate.handle, durable=False, coalesce_by=lambda event: event.type)
     with dispatcher:
-        dispatcher.post(tick(0))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate, tick(0))
         assert all(dispatcher.post(tick(number)) for number in (1, 2, 3))
         gate.opened.set()
 
@@ -229,8 +228,7 @@ def test_a_multidispatcher_takes_them_before_its_start(tmp_path: Path) -> None:
 def test_events_that_an_earlier_run_has_kept_are_handled_if_their_class_is_still_declared(tmp_path: Path) -> None:
     gate = Gate()
     with running(tmp_path / "journal", gate.handle, durable=True) as dispatcher:
-        dispatcher.post(tick(1))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate, tick(1))
         crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
         gate.opened.set()
 

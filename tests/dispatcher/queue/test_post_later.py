@@ -79,7 +79,6 @@ def start(journal: Path, disk: Disk) -> Iterator[Start]:
         dispatcher = AsyncDispatcher(config, name="central", journal=writer)
         started.append(dispatcher)
         dispatcher.register(Job, handler, events=Posted, coalesce_by=coalesce_by)
-        dispatcher.init()
         dispatcher.start()
         return dispatcher
 

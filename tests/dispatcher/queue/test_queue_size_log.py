@@ -15,6 +15,7 @@ from dispatcher.dispatching.monitor import QueueSizeLog
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, until
+from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 SECOND_NS = 1_000_000_000
@@ -144,8 +145,7 @@ def test_behind_a_handler_that_hangs_the_size_and_the_details_are_logged(
     clock = ManualClock()
     config = DispatcherConfig(print_events_info_threshold=5)
     dispatcher = make(config, name="central", handler=gate, time_service=clock)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     for number in range(1000):
         dispatcher.event_handler.handle(Numbered(number, type=(Work.MORE, Work.DO)[number % 4 == 0]))
 
@@ -162,8 +162,7 @@ def test_behind_a_handler_that_hangs_the_size_and_the_details_are_logged(
 
 def test_a_post_to_a_full_queue_warns_of_low_room(make: Make, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"), name="central", handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
 
     for number in range(5):
         dispatcher.event_handler.handle(Numbered(number))

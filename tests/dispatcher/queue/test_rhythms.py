@@ -29,6 +29,7 @@ from dispatcher.testing import InlineDispatcher
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
+from ...kit.dispatchers import hold
 from ...kit.journals import Job, Posted, after_a_crash, line_of_a_rhythm
 from .test_schedule_keys import OfKey
 
@@ -258,8 +259,7 @@ class TestMissedTimes:
         dispatcher = AsyncDispatcher(time_service=clock)
         dispatcher.register(Work, gate.handle)
         with dispatcher:
-            dispatcher.post(Numbered(0))
-            assert gate.entered.wait(TIMEOUT_S)
+            hold(dispatcher, gate)
             dispatcher.post_every(1, Numbered(1))
             dispatcher.post_every(1, Numbered(2), misfire="all")
             clock.advance(3000)

@@ -18,6 +18,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio
 from dispatcher.queue.entry import Entry
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
+from ...kit.dispatchers import hold
 from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
@@ -34,8 +35,7 @@ def full(make: Make, gate: Gate) -> Callable[..., AsyncDispatcher]:
 
     def full(policy: str, **others: Any) -> AsyncDispatcher:
         dispatcher = make(config(2, policy, **others), name="full", handler=gate)
-        dispatcher.event_handler.handle(Numbered(0))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate)
         assert dispatcher.event_handler.handle(Numbered(1))
         assert dispatcher.event_handler.handle(Numbered(2))
         return dispatcher
@@ -225,8 +225,7 @@ def test_a_handler_overdraws_a_full_queue_and_the_bound_holds_again_afterwards(
 
     sizes: list[int] = []
     dispatcher = make(config(2, policy), handler=handle)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     repaid = dispatcher.core.queue.room.remaining()
     assert dispatcher.event_handler.handle(Numbered(6))
     assert dispatcher.event_handler.handle(Numbered(7))
@@ -251,8 +250,7 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
         got.append(event.number)
 
     dispatcher = make(config(1, "block"), handler=handle)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     dispatcher.event_handler.handle(Numbered(1))
     producers = [
         threading.Thread(target=dispatcher.event_handler.handle, args=(Numbered(number),)) for number in (2, 3, 4)

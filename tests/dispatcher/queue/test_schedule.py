@@ -255,7 +255,6 @@ def test_a_schedule_fires_what_a_plain_list_says(calls: list[tuple[str, int]]) -
     clock, seen = ManualClock(NOON_MS), []
     dispatcher = AsyncDispatcher(time_service=clock)
     dispatcher.register(Work, lambda event: seen.append(event.number))
-    dispatcher.init()
     dispatcher.start()
     handles: list[Any] = []
     model: list[tuple[int, int] | None] = []  # due and period of each; None: done

@@ -26,6 +26,7 @@ from dispatcher.testing import InlineDispatcher
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
+from ...kit.dispatchers import hold
 from ...kit.journals import Job, Posted, after_a_crash
 from ..stage import Rows, perform, scenarios
 
@@ -132,8 +133,7 @@ def test_a_key_is_cancelled_and_replaced_before_the_start(tmp_path: Path) -> Non
 def test_a_firing_of_an_earlier_run_that_still_waits_is_the_only_one_of_its_key(tmp_path: Path) -> None:
     clock, gate = ManualClock(NOON_MS), Gate()
     with running(tmp_path / "journal", clock, gate.handle) as first:
-        first.post(Posted(Job.STARTED, 0))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(first, gate, Posted(Job.STARTED, 0))
         first.post_every(1, Posted(Job.STARTED, 1), key="nightly")
         clock.advance(1000)
         crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
@@ -380,8 +380,7 @@ def test_an_event_that_was_due_comes_behind_those_accepted_before_its_time(tmp_p
     dispatcher = AsyncDispatcher(journal=writer)
     dispatcher.register(Job, gate.handle, events=Posted)
     with dispatcher:
-        dispatcher.post(Posted(Job.STARTED, 0))
-        assert gate.entered.wait(TIMEOUT_S)
+        hold(dispatcher, gate, Posted(Job.STARTED, 0))
         due = dispatcher.post_after(0.5, Posted(Job.STARTED, 2)).due  # later than the next post, on any machine
         dispatcher.post(Posted(Job.STARTED, 1))
         until(lambda: time.time() > (due or 0), "it is due, and the handler thread is in a handler")

@@ -95,7 +95,6 @@ def start(journal: Path) -> Iterator[Start]:
         dispatcher = AsyncDispatcher(config, journal=writer)
         started.append(dispatcher)
         dispatcher.register(Job, handler, events=events, coalesce_by=coalesce_by)
-        dispatcher.init()
         dispatcher.start()
         return dispatcher
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +21,7 @@ from dispatcher import (
 )
 
 from ...kit import Work
+from ...kit.scenarios import play
 
 TIMEOUT_S = 60.0
 
@@ -46,8 +48,138 @@ class Child(Service):
         self.hooks.get(hook, lambda: None)()
 
 
-def fail(message: str = "lost") -> None:
-    raise LookupError(message)
+def fail() -> None:
+    raise LookupError("lost")
+
+
+class Composites:
+    """Services by name, which are made as they are named first. The verbs:
+
+        make NAME HOOK=WHAT...   a child that does something in a hook: `fails`, or another step, as in `start=stop:all`
+        add WHOLE PART...        into a composite, which is made if it is not there
+        init, start, stop NAME   ends quietly or with an error, which `raised` shows
+
+    The looks: `log` of hooks since the last look, `raised`, and `state`, `ending` and `parts` of services by name.
+    """
+
+    def __init__(self) -> None:
+        self.services: dict[str, Service] = {}
+        self.log: list[str] = []
+        self.raised: list[str] = []
+
+    def play(self, verb: str, *words: str) -> None:
+        name, *others = words
+        if verb == "make":
+            does = (word.split("=") for word in others)
+            self.services[name] = Child(name, self.log, **{hook: self._deed(name, what) for hook, what in does})
+            return
+        try:
+            if verb == "add":
+                whole: Any = self.services.setdefault(name, CompositeService(name))
+                for part in others:
+                    whole.add_service(self.services.setdefault(part, Child(part, self.log)))
+            else:
+                getattr(self.services[name], verb)()
+        except (LookupError, ValueError, ServiceStateError) as error:
+            self.raised.append(re.split("[.;,]", str(error))[0])
+
+    def _deed(self, name: str, what: str) -> Callable[[], Any]:
+        def fail() -> None:
+            raise LookupError(f"of {name}")
+
+        return fail if what == "fails" else lambda: self.play(*what.split(":"))
+
+    def look(self, what: str) -> Iterable[object]:
+        if what == "log":
+            seen, self.log[:] = list(self.log), []
+            return seen
+        if what == "raised":
+            return self.raised
+        kind, _, name = what.partition("_")
+        service: Any = self.services[name]
+        if kind == "parts":
+            return [part.name for part in service.services]
+        if kind == "parent":
+            return [service.parent.name]
+        if kind == "failure":
+            return [service.failure_cause, service.failure_state.name]
+        return [service.is_ending() if kind == "ending" else service.state.name]
+
+
+SCENARIOS = {
+    "children are inited and started in order, and stopped in reverse": (
+        "add all a b | start all | stop all -> log init_a init_b start_a start_b stop_b stop_a"
+        " ; state_a STOPPED ; state_b STOPPED"
+    ),
+    "when a child fails to init, it alone is stopped": (
+        "make b init=fails | add all a b c | init all -> log init_a init_b stop_b ; raised of_b"
+        " ; state_c NOTINITED ; state_all STOPPED ; failure_all of_b INITED"
+    ),
+    "when a child fails to start, those that were started are stopped": (
+        "make b start=fails | add all a b c | init all -> log init_a init_b init_c"
+        " | start all -> log start_a start_b stop_b stop_a ; raised of_b ; state_c INITED"
+    ),
+    "when children fail to stop, all are tried and the first error is raised": (
+        "make a stop=fails | make c stop=fails | add all a b c | start all | stop all"
+        " -> log init_a init_b init_c start_a start_b start_c stop_c stop_b stop_a ; raised of_c ; state_all STOPPED"
+    ),
+    "a composite that was never inited stops no child": "add all a | stop all -> log",
+    "a child that was stopped before is passed over": (
+        "add all a b | start all | stop a -> log init_a init_b start_a start_b stop_a | stop all -> log stop_b"
+    ),
+    "a child that is started already is refused by init": (
+        "make a | start a | add all a | init all -> raised a:_cannot_go_from_STARTED_to_INITED ; state_a STOPPED"
+    ),
+    "a child may stop the composite while it starts": (
+        "make a start=stop:all | add all a b | init all -> log init_a init_b"
+        " | start all -> log start_a stop_a ; state_all STOPPED"
+    ),
+    "a child added while the others start is stopped with them, but not started": (
+        "make late | start late | make a start=add:all:late | add all a | start all | stop all"
+        " -> log init_late start_late init_a start_a stop_late stop_a"
+    ),
+    "composites nest": (
+        "add inner b c | add all a inner d | start all | stop all"
+        " -> log init_a init_b init_c init_d start_a start_b start_c start_d stop_d stop_c stop_b stop_a"
+    ),
+    "a service that is stopped by itself ends alone": (
+        "add both a b | init both | stop a -> ending_a True ; ending_b False ; ending_both False"
+    ),
+    "a service belongs to one composite that has not stopped": (
+        "add one a | add one a | add two a"
+        " -> raised one:_a_was_added_already two:_a_belongs_to_one_already ; parts_one a ; parts_two"
+        " | stop one | add two a -> parts_one a ; parts_two a ; parent_a two"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
+def test_scenario(script: str) -> None:
+    play(Composites(), script)
+
+
+def test_each_error_of_a_stop_is_logged(log: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    composite = composite_of(Child("a", log, stop=fail), Child("b", log, stop=fail))
+    composite.start()
+
+    with pytest.raises(LookupError):
+        composite.stop()
+
+    assert "composite: stopping a failed" in caplog.text
+    assert "composite: stopping b failed" in caplog.text
+    assert composite.wait_for_service_to_stop(0)
+
+
+def test_while_a_composite_stops_all_its_services_are_ending() -> None:
+    seen: list[Any] = []
+    first = Child("first", [])
+    last = Child("last", [], stop=lambda: seen.append((first.is_ending(), last.is_ending(), first.state)))
+    outer = composite_of(composite_of(first), last)
+    outer.start()
+
+    outer.stop()
+
+    assert seen == [(True, True, ServiceState.STARTED)]
 
 
 def composite_of(*children: Service) -> CompositeService:
@@ -62,48 +194,12 @@ def log() -> list[str]:
     return []
 
 
-def test_children_are_inited_and_started_in_order_and_stopped_in_reverse(log: list[str]) -> None:
-    composite = composite_of(Child("a", log), Child("b", log))
-
-    with composite:
-        pass
-
-    assert log == ["init a", "init b", "start a", "start b", "stop b", "stop a"]
-    assert [child.state for child in composite.services] == [ServiceState.STOPPED] * 2
-
-
 def test_children_get_the_config(log: list[str]) -> None:
     child = Child("a", log)
 
     composite_of(child).init({"key": 1})
 
     assert child.config == {"key": 1}
-
-
-def test_when_a_child_fails_to_init_it_alone_is_stopped(log: list[str]) -> None:
-    untouched = Child("c", log)
-    composite = composite_of(Child("a", log), Child("b", log, init=fail), untouched)
-
-    with pytest.raises(LookupError) as caught:
-        composite.init()
-
-    assert log == ["init a", "init b", "stop b"]
-    assert untouched.state is ServiceState.NOTINITED
-    assert composite.state is ServiceState.STOPPED
-    assert composite.failure_cause is caught.value
-    assert composite.failure_state is ServiceState.INITED
-
-
-def test_when_a_child_fails_to_start_those_that_were_started_are_stopped(log: list[str]) -> None:
-    composite = composite_of(Child("a", log), Child("b", log, start=fail), Child("c", log))
-    composite.init()
-    log.clear()
-
-    with pytest.raises(LookupError):
-        composite.start()
-
-    assert log == ["start a", "start b", "stop b", "stop a"]
-    assert composite.services[2].state is ServiceState.INITED
 
 
 def test_a_dispatcher_that_was_never_started_ends_with_its_composite(log: list[str]) -> None:
@@ -121,88 +217,6 @@ def test_a_dispatcher_that_was_never_started_ends_with_its_composite(log: list[s
     assert isinstance(answer.exception(0), EventDiscardedError)
 
 
-def test_when_children_fail_to_stop_all_are_tried_and_the_first_error_is_raised(
-    log: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    composite = composite_of(
-        Child("a", log, stop=lambda: fail("of a")), Child("b", log), Child("c", log, stop=lambda: fail("of c"))
-    )
-    composite.init()
-    composite.start()
-    log.clear()
-
-    with pytest.raises(LookupError, match="of c"):
-        composite.stop()
-
-    assert log == ["stop c", "stop b", "stop a"]
-    assert "composite: stopping c failed" in caplog.text
-    assert "composite: stopping a failed" in caplog.text
-    assert composite.wait_for_service_to_stop(0)
-
-
-def test_a_composite_that_was_never_inited_stops_no_child(log: list[str]) -> None:
-    composite = composite_of(Child("a", log))
-
-    composite.stop()
-
-    assert log == []
-
-
-def test_a_child_that_was_stopped_before_is_passed_over(log: list[str]) -> None:
-    child = Child("a", log)
-    composite = composite_of(child, Child("b", log))
-    composite.init()
-    composite.start()
-    child.stop()
-    log.clear()
-
-    composite.stop()
-
-    assert log == ["stop b"]
-
-
-def test_a_child_that_is_started_already_is_refused_by_init(log: list[str]) -> None:
-    child = Child("a", log)
-    child.init()
-    child.start()
-
-    with pytest.raises(ServiceStateError, match="a: cannot go from STARTED to INITED"):
-        composite_of(child).init()
-
-    assert child.state is ServiceState.STOPPED
-
-
-def test_a_child_may_stop_the_composite_while_it_starts(log: list[str]) -> None:
-    composite = composite_of(Child("a", log, start=lambda: composite.stop()), Child("b", log))
-    composite.init()
-    log.clear()
-
-    composite.start()
-
-    assert log == ["start a", "stop a"]
-    assert composite.state is ServiceState.STOPPED
-
-
-def test_a_child_added_while_the_others_start_is_stopped_with_them_but_not_started(log: list[str]) -> None:
-    late = Child("late", log)
-    late.start()
-    composite = composite_of(Child("a", log, start=lambda: composite.add_service(late)))
-
-    with composite:
-        pass
-
-    assert log == ["init late", "start late", "init a", "start a", "stop late", "stop a"]
-
-
-def test_composites_nest(log: list[str]) -> None:
-    inner = composite_of(Child("b", log), Child("c", log))
-
-    with composite_of(Child("a", log), inner, Child("d", log)):
-        log.clear()
-
-    assert log == ["stop d", "stop c", "stop b", "stop a"]
-
-
 def test_children_that_many_threads_add_are_all_kept(log: list[str]) -> None:
     composite, threads, children = CompositeService(), 4, 100
     barrier = threading.Barrier(threads)
@@ -217,35 +231,6 @@ def test_children_that_many_threads_add_are_all_kept(log: list[str]) -> None:
             done.result(TIMEOUT_S)
 
     assert len(composite.services) == threads * children
-
-
-def test_a_service_is_ending_from_the_moment_at_which_a_composite_around_it_stops() -> None:
-    log: list[str] = []
-    first, inner, outer = Child("first", log), CompositeService("inner"), CompositeService("outer")
-    seen = []
-    last = Child("last", log, stop=lambda: seen.append((first.is_ending(), last.is_ending(), first.state)))
-    inner.add_service(first)
-    outer.add_service(inner)
-    outer.add_service(last)
-    outer.init()
-    outer.start()
-    assert not first.is_ending()
-
-    outer.stop()
-
-    assert seen == [(True, True, ServiceState.STARTED)]
-    assert first.is_ending()
-
-
-def test_a_service_that_is_stopped_by_itself_ends_alone() -> None:
-    first, second, both = Child("first", []), Child("second", []), CompositeService("both")
-    both.add_service(first)
-    both.add_service(second)
-    both.init()
-
-    first.stop()
-
-    assert (first.is_ending(), second.is_ending(), both.is_ending()) == (True, False, False)
 
 
 def test_a_service_cannot_be_inside_itself() -> None:
@@ -279,20 +264,6 @@ def test_of_two_threads_that_put_two_services_into_each_other_one_is_refused() -
         added = list(pool.map(add, (one, two), (two, one), timeout=TIMEOUT_S))
 
     assert sorted(added) == [False, True]
-
-
-def test_a_service_belongs_to_one_composite_that_has_not_stopped() -> None:
-    child, first, second = Child("child", []), CompositeService("first"), CompositeService("second")
-    first.add_service(child)
-
-    with pytest.raises(ValueError, match="first: child was added already"):
-        first.add_service(child)
-    with pytest.raises(ValueError, match="second: child belongs to first already"):
-        second.add_service(child)
-    first.stop()
-    second.add_service(child)
-
-    assert (first.services, second.services, child.parent) == ((child,), (child,), second)
 
 
 def test_only_a_service_can_be_added() -> None:

@@ -138,7 +138,6 @@ def run_one_order(
             post(event.number + 100)
 
     dispatcher.register(Work, handle)
-    dispatcher.init()
     dispatcher.start()
     scheduler.check = check_drained
     if waiting:

@@ -12,6 +12,7 @@ from dispatcher import AsyncDispatcher, MultiDispatcher
 from dispatcher.mailbox import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -19,8 +20,7 @@ Make = Callable[..., AsyncDispatcher]
 def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate: Gate) -> None:
     """`await_drained` returned False long before its timeout, and the dispatcher was drained a little later."""
     dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered(0))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     notify = dispatcher._drain.notify
     late = [Numbered(1)]
 
@@ -39,8 +39,7 @@ def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate:
 
 def test_each_of_many_waiting_threads_is_notified(make: Make, gate: Gate) -> None:
     dispatcher = make(handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     answers: list[bool] = []
     waiting = [threading.Thread(target=lambda: answers.append(dispatcher.await_drained(TIMEOUT_S))) for _ in range(4)]
     for thread in waiting:
@@ -58,8 +57,7 @@ def test_each_of_many_waiting_threads_is_notified(make: Make, gate: Gate) -> Non
 def test_a_wait_of_no_time_is_a_look(make: Make, gate: Gate, timeout: float) -> None:
     dispatcher = make(handler=gate)
     before = dispatcher.await_drained(timeout)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
 
     held = dispatcher.await_drained(timeout)
     gate.opened.set()

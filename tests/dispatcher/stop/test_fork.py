@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from dispatcher.mailbox import RejectedExecutionError, SystemProcessingTimeServi
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit.dispatchers import hold
 from ...kit.forked import forks, in_child
 
 Make = Callable[..., AsyncDispatcher]
@@ -30,41 +33,49 @@ def test_a_post_in_a_child_says_that_the_handler_thread_is_not_there(make: Make)
     assert "after the fork" in message
 
 
-@pytest.mark.parametrize(
-    ("call", "capacity"),
-    [
-        ("post_nowait", None),
-        ("post_nowait", 1),
-        ("post_later", None),
-        ("post_later", 1),
-        ("await_drained", None),
-        ("when_drained", None),
-        ("mailbox_executor", None),
-        ("cancel", None),
-    ],
-)
-def test_other_uses_in_a_child_raise_as_well(make: Make, call: str, capacity: int | None) -> None:
-    dispatcher = make(queue_capacity=capacity, handler=lambda _: None)
-    calls: dict[str, Callable[[], Any]] = {
-        "post_nowait": lambda: dispatcher.post_nowait(Numbered()),
-        "post_later": lambda: dispatcher.post_later(Numbered()),
-        "await_drained": lambda: dispatcher.await_drained(1.0),
-        "when_drained": dispatcher.core.when_drained,
-        "mailbox_executor": lambda: dispatcher.mailbox_executor,
-        "cancel": dispatcher.post_after(60, Numbered()).cancel,
-    }
+USES: dict[str, Callable[[Any], Callable[[], Any]]] = {
+    "post_nowait": lambda each: lambda: each.post_nowait(Numbered()),
+    "post_later": lambda each: lambda: each.post_later(Numbered()),
+    "await_drained": lambda each: lambda: each.await_drained(1.0),
+    "cancel": lambda each: each.post_after(60, Numbered()).cancel,
+    "a post that was bound before": lambda each: partial(each.event_handler.handle, Numbered()),
+}
+USES_OF_ONE = USES | {
+    "when_drained": lambda each: lambda: each.core.when_drained(),
+    "mailbox_executor": lambda each: lambda: each.mailbox_executor,
+}
+ONE = [(partial(AsyncDispatcher, queue_capacity=capacity), use) for capacity in (None, 2) for use in USES_OF_ONE]
 
-    kind, _ = in_child(calls[call])
+
+@pytest.mark.parametrize(("make_one", "use"), [*ONE, *((partial(MultiDispatcher, partitions=2), use) for use in USES)])
+def test_every_use_in_a_child_raises(make_one: Callable[[], Any], use: str) -> None:
+    with make_one() as dispatcher:
+        dispatcher.register(Work, lambda _: None)
+
+        kind, _ = in_child(USES_OF_ONE[use](dispatcher))
 
     assert kind is ForkedProcessError
 
 
-def test_a_post_bound_before_the_fork_raises_too(make: Make) -> None:
-    post = make(queue_capacity=2, handler=lambda _: None).event_handler.handle
+STOPS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "of one": (AsyncDispatcher, nullcontext),
+    "of one with its own timers": (lambda: AsyncDispatcher(time_service=ManualClock()), nullcontext),
+    "of partitions": (lambda: MultiDispatcher(partitions=2), nullcontext),
+    # As a stop of another thread does for a moment.
+    "while another thread held a lock": (AsyncDispatcher, lambda each: each._drain.finished._cond),
+    "of partitions, while another thread held one": (lambda: MultiDispatcher(partitions=2), lambda each: each._life),
+}
 
-    kind, _ = in_child(lambda: post(Numbered()))
 
-    assert kind is ForkedProcessError
+@pytest.mark.parametrize(("make_one", "lock"), STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("end", [lambda each: each.stop(), lambda each: each.__exit__(None, None, None)])
+def test_a_stop_or_the_end_of_a_with_block_returns_in_a_child(
+    make_one: Callable[[], Any], lock: Callable[[Any], Any], end: Callable[[Any], Any]
+) -> None:
+    with make_one() as dispatcher, lock(dispatcher):
+        answer = in_child(lambda: (end(dispatcher), "stopped")[1])
+
+    assert answer == "stopped"
 
 
 def test_an_executor_bound_before_the_fork_rejects(make: Make) -> None:
@@ -77,24 +88,13 @@ def test_an_executor_bound_before_the_fork_rejects(make: Make) -> None:
 
 def test_a_stop_in_a_child_returns_and_the_state_is_stopped(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(drain_timeout_s=600), handler=gate)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
 
     def stop() -> tuple[str, bool, bool]:
         dispatcher.stop()
         return dispatcher.state.name, dispatcher.wait_for_service_to_stop(1.0), dispatcher.is_stopped()
 
     assert in_child(stop) == ("STOPPED", True, True)
-
-
-def test_a_with_block_around_the_fork_ends_in_the_child(make: Make) -> None:
-    dispatcher = make(handler=lambda _: None)
-
-    def leave() -> str:
-        dispatcher.__exit__(None, None, None)
-        return "left"
-
-    assert in_child(leave) == "left"
 
 
 def test_the_parent_works_on_after_a_fork(make: Make) -> None:
@@ -192,40 +192,6 @@ def test_a_handler_may_fork(make: Make) -> None:
     assert answers[1] == "stopped"
 
 
-def test_a_dispatcher_with_its_own_timers_stops_in_a_child(make: Make) -> None:
-    dispatcher = make(time_service=ManualClock())
-
-    assert in_child(lambda: (dispatcher.stop(), "stopped")[1]) == "stopped"
-
-
-def test_a_stop_in_a_child_needs_no_lock_that_another_thread_held_at_the_fork(make: Make) -> None:
-    dispatcher = make()
-
-    with dispatcher._drain.finished._cond:  # type: ignore[attr-defined] - as a stop of another thread does for a moment
-        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1])
-
-    assert answer == "stopped"
-
-
-def test_a_multi_dispatcher_stops_in_a_child() -> None:
-    with MultiDispatcher(partitions=2) as dispatcher:
-        assert in_child(lambda: (dispatcher.stop(), "stopped")[1]) == "stopped"
-
-
-def test_a_multi_dispatcher_stops_in_a_child_whatever_lock_another_thread_held_at_the_fork() -> None:
-    with MultiDispatcher(partitions=2) as dispatcher, dispatcher._life:
-        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1])
-
-    assert answer == "stopped"
-
-
-def test_a_post_to_a_multi_dispatcher_in_a_child_raises() -> None:
-    with MultiDispatcher(partitions=2) as dispatcher:
-        kind, _ = in_child(lambda: dispatcher.event_handler.handle(Numbered()))
-
-    assert kind is ForkedProcessError
-
-
 def test_a_child_lists_its_own_dispatchers_and_not_those_whose_thread_is_in_the_parent(make: Make) -> None:
     make(name="started before the fork")
     unstarted = AsyncDispatcher(name="not started before the fork")
@@ -250,7 +216,6 @@ def test_a_service_amid_another_threads_hook_can_be_stopped_in_a_child(hook: str
     setattr(service, hook, wait)
 
     def live() -> None:
-        service.init()
         service.start()
         service.stop()
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ...kit.dispatchers import hold
 from ..pausing import PausingDeque
 from ..stage import Rows, perform, scenarios
 
@@ -91,7 +92,6 @@ def test_stop_returns_within_its_timeout_although_a_handler_hangs(gate: Gate, ca
     """TEZ-4277: a stop waited for ever for a handler that hung."""
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.1), name="central")
     dispatcher.register(Work, gate)
-    dispatcher.init()
     dispatcher.start()
     for number in range(3):
         dispatcher.event_handler.handle(Numbered(number))
@@ -131,10 +131,8 @@ def test_a_stop_keeps_its_grace_within_the_drain_timeout(gate: Gate, timeout_s: 
     """It waited half a second more for a handler that hung."""
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=timeout_s))
     dispatcher.register(Work, gate)
-    dispatcher.init()
     dispatcher.start()
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     waits = dispatcher._drain.finished = Waits()
 
     dispatcher.stop()

@@ -210,7 +210,6 @@ SCRIPT = """
     dispatchers = [AsyncDispatcher(name=name) for name in ("first", "second")]
     daemon = {whole}
     dispatchers[0].register(Work, handle)
-    daemon.init()
     daemon.start()
     accepted = sum(dispatchers[0].event_handler.handle(Event(Work.DO)) for _ in range(6000))
     def end():

@@ -26,6 +26,7 @@ from dispatcher import (
 )
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
+from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -118,7 +119,6 @@ def test_a_stop_that_a_handler_began_keeps_the_drain_timeout(caplog: pytest.LogC
     dispatcher.register(Work, handle)
     for number in range(5):
         assert dispatcher.event_handler.handle(Numbered(number))
-    dispatcher.init()
     dispatcher.start()
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
@@ -144,7 +144,6 @@ def test_a_second_stop_waits_for_the_one_that_a_handler_began(gate: Gate) -> Non
     dispatcher.register(Work, handle)
     for number in range(3):
         assert dispatcher.event_handler.handle(Numbered(number))
-    dispatcher.init()
     dispatcher.start()
     is_started.set()
     assert gate.entered.wait(TIMEOUT_S)
@@ -196,7 +195,6 @@ def test_a_group_that_is_stopped_on_its_loop_s_thread_drains_in_the_background(k
             group = DispatcherGroup([AsyncDispatcher(name=str(number), loop=loop) for number in range(2)], name="group")
         for partition in group.partitions:
             partition.register(Work, handle)
-        group.init()
         group.start()
         for number in range(10):
             assert group.partitions[number % 2].event_handler.handle(Numbered(number))
@@ -248,7 +246,6 @@ def test_a_stop_whose_thread_cannot_start_gets_it_later(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         threading.Thread, "start", lambda thread: _refuse(thread) if thread.name == "jobs-stop" else start(thread)
     )
-    dispatcher.init()
     dispatcher.start()
     assert gate.entered.wait(TIMEOUT_S)
 
@@ -262,7 +259,6 @@ def test_a_group_stops_without_any_thread(monkeypatch: pytest.MonkeyPatch) -> No
     """It counted as stopped, and its partitions ran on. Python 3.12 starts no thread in an exit hook."""
     group = MultiDispatcher(name="group", partitions=2)
     group.register(Work, lambda _: None)
-    group.init()
     group.start()
     for number in range(10):
         assert group.partitions[number % 2].event_handler.handle(Numbered(number))
@@ -319,7 +315,6 @@ def test_an_exception_thrown_into_the_thread_while_it_ends_does_not_keep_the_dis
         processor = dispatcher._processor
         run = partial(_run_and_throw, processor.run_mailbox_loop, calls, moments)
         monkeypatch.setattr(dispatcher, "_processor", Proxy(processor, run))
-        dispatcher.init()
         dispatcher.start()
         dispatcher.stop()
         until(lambda: not dispatcher._thread.is_alive())  # noqa: B023
@@ -363,8 +358,7 @@ def test_a_long_queue_is_discarded_whole_and_told_by_a_sample(
     """Each event's type was named on its own: 2 million took 7.5 s of a timeout of 1 s."""
     dispatcher = make(DispatcherConfig(drain_timeout_s=0.1))
     dispatcher.register(Work, gate, coalesce_by=(lambda event: id(event)) if coalesce else None)
-    assert dispatcher.event_handler.handle(Event(Work.DO))
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate, Event(Work.DO))
     events = [Event(Work.DO) for _ in range(50_001)]
     with caplog.at_level(logging.ERROR):
         for event in events:

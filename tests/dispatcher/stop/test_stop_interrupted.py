@@ -12,6 +12,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
+from ...kit.dispatchers import hold
 
 pytestmark = pytest.mark.long
 
@@ -72,8 +73,7 @@ def test_a_with_block_that_is_interrupted_in_its_stop_leaves_it_stopped(make: Ma
 def test_a_stop_after_an_interrupted_one_returns(make: Make, gate: Gate) -> None:
     dispatcher = make(handler=gate)
     interrupt(dispatcher)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     with pytest.raises(KeyboardInterrupt):
         dispatcher.stop()
 
@@ -154,10 +154,8 @@ def test_handlers_that_post_on_and_on_end_once_a_stop_has_given_up(gate: Gate, d
 
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.01, drain_events_on_stop=drain))
     dispatcher.register(Work, handle)
-    dispatcher.init()
     dispatcher.start()
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
+    hold(dispatcher, gate)
     dispatcher.stop()
 
     gate.opened.set()
