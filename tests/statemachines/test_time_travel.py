@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import Replay, ResourceManager, RMNodeEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.machines.entity import Entity
 from statemachines.simulation.workload import read_workload
 from statemachines.time_travel import END, KEPT_REMARKS, EntityState, Moment, Remark, RemarkKind, TimeTravel, states_at
 
 from ..kit.commands import SAMPLE
+from .resourcemanager.inner import RMNodeEvent
 from .simulation.replays import app, config, finish, node, task, workload
 
 pytestmark = pytest.mark.long

@@ -25,10 +25,10 @@ from statemachines.resourcemanager import (
     RMNodeEventType,
 )
 from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent
-from statemachines.resourcemanager.records.resource import NOTHING
 from statemachines.simulation.workload import NodeSpec
 
 from .inner import (
+    NOTHING,
     AMLauncherEvent,
     AMLauncherEventType,
     AppAddedSchedulerEvent,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
-
+from ..resourcemanager.inner import EXIT_PREEMPTED
 from .replays import Journal, app, node, run, task, workload
 
 pytestmark = pytest.mark.long

@@ -10,12 +10,12 @@ import pytest
 
 from dispatcher.mailbox import ManualClock
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig, RMNodeEventType
-from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.simulation import cluster
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload, read_workload
 
 from ...kit.commands import ROOT
+from ..resourcemanager.inner import RMAppManagerEventType
 
 pytestmark = pytest.mark.long
 

@@ -29,9 +29,9 @@ from statemachines.resourcemanager import (
     RMContainerEventType,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.events.scheduler import SchedulerEventType
 from statemachines.simulation.workload import Outcome, read_workload
 
+from ..resourcemanager.inner import SchedulerEventType
 from .replays import TIMEOUT_S, Journal, app, config, finish, mixed_workload, node, replayed, run, task, workload
 
 CONFIG = Path(__file__).parents[3] / "config"

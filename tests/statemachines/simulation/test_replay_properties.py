@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Replay, Resource, ResourceManager, RMNodeEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
 from ...kit import tries
+from ..resourcemanager.inner import RMNodeEvent, SchedulerNode
 from .replays import Journal, config, finish
 
 # Masters that wait for containers have 1 of everything, containers and other masters multiples of 10, and nodes 9 more

@@ -6,10 +6,10 @@ import pytest
 
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
 from statemachines.simulation import cluster
-from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload
 
 from ...kit import until
+from ..resourcemanager.inner import SimulatedCluster
 
 MOST_QUEUED = 50
 NODES = tuple(NodeSpec(f"node{number}", Resource(8192, 8000)) for number in range(20))

@@ -19,17 +19,14 @@ from unittest import mock
 from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events import rmapp, rmappattempt, rmcontainer, rmnode, scheduler, services
-from statemachines.resourcemanager.events.services import RMStateStoreEvent
-from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.resource_manager import make_scheduler
-from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStoreState
 from statemachines.simulation.agenda import Agenda, ScheduledCall
 from statemachines.simulation.workload import NodeSpec
 
 from ...simulation.replays import TIMEOUT_S, config
+from ..inner import FINAL_STATES, NodeManagers, RMContext, RMStateStoreEvent
 from ..machines.course import HOSTS, QUEUES, Noting
 from . import promises
 from .daemons import HEARTBEAT_MS, Master, Node, Plan, suppressed

@@ -23,13 +23,18 @@ from statemachines.resourcemanager import (
     RMContainer,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.records import EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_SUCCESS
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.machines.states import FINAL_STATES
-from statemachines.resourcemanager.records.errors import NodeRefusedError
-from statemachines.resourcemanager.records.ids import application_of, attempt_of
-from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec
+
+from ..inner import (
+    EXIT_KILLED_BY_RESOURCEMANAGER,
+    EXIT_SUCCESS,
+    FINAL_STATES,
+    NodeAction,
+    NodeRefusedError,
+    application_of,
+    attempt_of,
+    node_id,
+)
 
 HEARTBEAT_MS = 300
 RESTART_MS = 700

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.machines.states import FINAL_STATES
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
-from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 
+from ..inner import FINAL_STATES, RMContext, WaitCause, add, amounts_of, resource_of
 from .daemons import Node
 
 LIMITS = frozenset(

@@ -25,19 +25,24 @@ from statemachines.resourcemanager import (
     RMContainerEventType,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.scheduler import SchedulerEventType
-from statemachines.resourcemanager.events.services import RMAppManagerEventType, RMStateStoreEvent
 from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 from statemachines.simulation.agenda import ScheduledCall
-from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec
 
 from ...simulation.replays import config
+from ..inner import (
+    MemoryRMStateStore,
+    RMAppManagerEventType,
+    RMContext,
+    RMNodeEvent,
+    RMStateStoreEvent,
+    SchedulerEventType,
+    SimulatedCluster,
+    add,
+    amounts_of,
+    node_id,
+    resource_of,
+)
 from ..live import promises
 
 HOSTS = ("node1", "node2", "node3")

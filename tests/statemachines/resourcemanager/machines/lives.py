@@ -10,10 +10,10 @@ from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager
 from statemachines.resourcemanager.events import rmapp, rmappattempt, rmcontainer, rmnode, scheduler, services
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStore
 
 from ...simulation.replays import TIMEOUT_S, config
 from ..daemon.outside import Job, World
+from ..inner import MemoryRMStateStore, RMStateStore
 
 AM_EXPIRY_MS = 3000
 TICK_MS = 100

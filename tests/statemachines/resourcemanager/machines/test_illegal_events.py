@@ -13,12 +13,9 @@ from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager, RMAppAttemptEventType, RMAppEventType, RMContainerEventType
-from statemachines.resourcemanager.events.rmapp import RMAppEvent
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent
-from statemachines.resourcemanager.events.rmnode import RMNodeStartedEvent
 
 from ...simulation.replays import TIMEOUT_S, app, config, node, workload
+from ..inner import RMAppAttemptEvent, RMAppEvent, RMContainerEvent, RMNodeStartedEvent
 
 ILLEGAL_AT_MS = 2500
 

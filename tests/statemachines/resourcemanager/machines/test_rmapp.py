@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppState
-from statemachines.resourcemanager.events.records import EXIT_ABORTED
-from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData, RecoveredApplication
 
 from ..builders import Case, Workshop, case_id, causes_of_final_saving, declared, send, targets
+from ..inner import EXIT_ABORTED, ApplicationAttemptStateData, RecoveredApplication
 
 NODES = ("node1:45454", "node2:45454")
 CLEAN_UP = ("RMNode CLEANUP_APP", "RMNode CLEANUP_APP")  # the application ran on two

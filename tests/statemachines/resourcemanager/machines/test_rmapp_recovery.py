@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import FinalApplicationStatus, Resource, RMApp, UnknownAttemptError
-from statemachines.resourcemanager.records.stored_state import (
-    ApplicationAttemptStateData,
-    MasterContainerData,
-    RecoveredApplication,
-)
 
 from ..builders import MASTER, NODE, Workshop, send
+from ..inner import ApplicationAttemptStateData, MasterContainerData, RecoveredApplication
 
 MASTERS = MasterContainerData(MASTER, NODE, Resource(2048, 1000))
 COMPLETED = ["RMAppManager APP_COMPLETED"]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ContainerStatus, RMAppAttempt
-from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData
 
 from ..builders import MASTER, TASK, Case, Workshop, case_id, causes_of_final_saving, declared, send, targets
+from ..inner import ApplicationAttemptStateData
 
 SAVE = ("RMStateStore UPDATE_APP_ATTEMPT",)
 STORE = ("RMStateStore STORE_APP_ATTEMPT",)

@@ -10,12 +10,11 @@ import pytest
 
 from dispatcher.journal.format.event_codec import encode_payload
 from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Resource, RMContainer
-from statemachines.resourcemanager.events.records import EXIT_ABORTED, EXIT_PREEMPTED
 from statemachines.resourcemanager.events.rmcontainer import RMContainerStartEvent
-from statemachines.resourcemanager.machines.entity import EntityEventHandler
 
 from ....kit.scenarios import play
 from ..builders import NODE, TASK, Case, Workshop, case_id, declared, event_for, send, targets
+from ..inner import EXIT_ABORTED, EXIT_PREEMPTED, EntityEventHandler
 from .stage import MachineStage
 
 BOOKED = Resource(1024, 1000)  # the size of the workshop's containers

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource, RMNode
-from statemachines.resourcemanager.events.records import EXIT_ABORTED
 from statemachines.resourcemanager.events.scheduler import NodeResourceUpdateSchedulerEvent
 from statemachines.simulation.workload import NodeSpec
 
 from ..builders import MASTER, NODE, SPEC, TASK, Workshop, event_for
+from ..inner import EXIT_ABORTED
 
 APP = "application_0_0001"
 THIRD = "container_0_0001_01_000003"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ContainerStatus, Resource, RMNode
-from statemachines.resourcemanager.events.records import EXIT_ABORTED
 
 from ....kit.scenarios import play
 from ..builders import NODE, TASK, Workshop, event_for
+from ..inner import EXIT_ABORTED
 from .stage import MachineStage
 
 APP = "application_0_0001"

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from statemachines import TransitionRecorder
-from statemachines.resourcemanager.context import FACTORIES
 
 from ..builders import EVENT_TYPES, Workshop, declared, event_for
+from ..inner import FACTORIES
 
 STATES = [(machine, state.name) for machine, factory in FACTORIES.items() for state in type(factory.initial_state)]
 

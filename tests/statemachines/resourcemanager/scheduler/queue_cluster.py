@@ -6,8 +6,6 @@ from collections import Counter
 from typing import Any, cast
 
 from statemachines.resourcemanager import ContainerRequest, QueueInfo
-from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,
@@ -17,10 +15,9 @@ from statemachines.resourcemanager.scheduler.capacity.limits import (
 )
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 
 from ..cluster import Cluster
+from ..inner import RMContext, SchedulerConfig, SchedulerNode, add, amounts_of
 
 Used = dict[tuple[str, str], dict[str, int]]
 """Amounts by (queue, partition) or (leaf and user, partition)."""

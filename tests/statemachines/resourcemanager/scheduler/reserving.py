@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     SchedulerApplicationAttempt,
     SchedulingOpportunity,
 )
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.fifo import FifoPolicy
-from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
+
+from ..inner import ResourceScheduler, RMContext, SchedulerNode
 
 
 class ReservingPolicy(FifoPolicy):

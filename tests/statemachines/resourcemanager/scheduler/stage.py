@@ -15,11 +15,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from statemachines.resourcemanager import Resource, RMContainer, RMNodeEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
 from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 
 from ..cluster import Cluster
+from ..inner import RMNodeEvent, WaitCause
 
 SIZE = r"(?P<mb>\d+)(x(?P<vcores>\d+))?(g(?P<gpus>\d+)(:(?P<milli>\d+))?)?(f(?P<fpgas>\d+))?"
 ASK = re.compile(SIZE + r"(?P<wishes>([@!#^~][^@!#^~*]*)*)(\*(?P<times>\d+))?")

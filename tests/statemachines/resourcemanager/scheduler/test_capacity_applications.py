@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, NMContainerStatus, Resource, ResourceManager
-from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit.scenarios import play
 from ...simulation.replays import config
+from ..inner import InvalidRequestError
 from .queue_cluster import QueueCluster, queue_config
 from .stage import SchedulerStage
 

@@ -15,18 +15,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import Resource, RMContainer, RMNodeEventType
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.scheduler import (
-    NodeLabelsUpdateSchedulerEvent,
-    SchedulerEvent,
-    SchedulerEventType,
-)
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
-from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 
 from ....kit import tries
+from ..inner import (
+    NodeLabelsUpdateSchedulerEvent,
+    RMNodeEvent,
+    SchedulerEvent,
+    SchedulerEventType,
+    WaitCause,
+    WaitingAsk,
+    add,
+    amounts_of,
+    resource_of,
+)
 from .queue_cluster import QueueCluster, queue_config
 
 GRACE_MS = 15_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import ContainerRequest, Resource
-from statemachines.resourcemanager.records.errors import InvalidRequestError
 
 from ....kit.scenarios import play
 from ..cluster import Cluster
+from ..inner import InvalidRequestError
 from .stage import SchedulerStage
 
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import InvalidResourceRequestError, Resource
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn, ask
+from ..inner import SchedulerNode
 
 WAIT_MS = 10_000
 SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4)).map(lambda size: Resource(*size))

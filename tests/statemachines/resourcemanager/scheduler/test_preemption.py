@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.services.scheduling_monitor import SchedulingMonitor
 
 from ....kit.scenarios import play
 from ..builders import Workshop
+from ..inner import EXIT_PREEMPTED, SchedulerEvent, SchedulerEventType
 from .queue_cluster import QueueCluster
 from .stage import SchedulerStage
 

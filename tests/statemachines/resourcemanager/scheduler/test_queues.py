@@ -8,7 +8,6 @@ import pytest
 
 from dispatcher import ConfigError
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,
@@ -17,8 +16,8 @@ from statemachines.resourcemanager.scheduler.capacity.limits import (
     user_limit,
 )
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
-from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 
+from ..inner import SchedulerConfig, amounts_of
 from .queue_cluster import queue_config
 
 ONE = amounts_of(Resource(1, 0))

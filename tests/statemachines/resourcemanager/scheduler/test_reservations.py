@@ -10,11 +10,11 @@ import pytest
 
 from statemachines.resourcemanager import Resource, RMContainer
 from statemachines.resourcemanager.scheduler.capacity.limits import is_user_full
-from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator
 
 from ....kit import tries
 from ....kit.scenarios import play
+from ..inner import amounts_of
 from .queue_cluster import QueueCluster
 from .stage import SchedulerStage
 

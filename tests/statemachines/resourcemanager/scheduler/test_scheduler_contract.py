@@ -15,13 +15,10 @@ from statemachines.resourcemanager import (
     RMContainerEventType,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.events.records import EXIT_ABORTED
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 from ....kit.scenarios import play
 from ..cluster import Cluster
+from ..inner import EXIT_ABORTED, ResourceScheduler, RMNodeEvent, SchedulerEvent, SchedulerEventType
 from .queue_cluster import QueueCluster
 from .stage import SchedulerStage
 

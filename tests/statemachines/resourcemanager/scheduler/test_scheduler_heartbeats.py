@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
-
 from ....kit.scenarios import play
 from ..cluster import Cluster
+from ..inner import FifoScheduler
 from .queue_cluster import QueueCluster
 from .reserving import Reserving
 from .stage import SchedulerStage

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit.scenarios import play
+from ..inner import SchedulerNode
 from .stage import size_of
 
 

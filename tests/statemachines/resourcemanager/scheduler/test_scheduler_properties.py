@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from statemachines.resourcemanager import ContainerRequest, NMContainerStatus, Resource, RMContainer
-from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.records.ids import application_of
-from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
-from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit import tries
 from ..cluster import Cluster
+from ..inner import FifoScheduler, ResourceScheduler, RMContext, application_of
 from .reserving import Reserving
 
 # Few and large sizes, so that several asks with equal requirements are pending.

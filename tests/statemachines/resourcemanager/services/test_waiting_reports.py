@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.reports import WaitingAsk
 
-from ..inner import ClientRMService, WaitCause, WaitReason
+from ..inner import ClientRMService, WaitCause, WaitingAsk, WaitReason
 from .desk import Desk
 
 ASKS = [

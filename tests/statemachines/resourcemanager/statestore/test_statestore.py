@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.records.stored_state import (
     HostDrain,
     HostLists,
@@ -26,6 +25,7 @@ from statemachines.resourcemanager.records.stored_state import (
 )
 
 from ....kit import tries
+from ..inner import RMStateStoreEvent, RMStateStoreEventType
 from ..stores import (
     Owner,
     Stores,

@@ -17,12 +17,11 @@ from statemachines.resourcemanager import (
     ResourceManager,
     StateStoreError,
 )
-from statemachines.resourcemanager.records.errors import InvalidRequestError
-from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.simulation.workload import NodeSpec, Workload
 
 from ....kit import no_thread_is_left, until
 from ...simulation.replays import config
+from ..inner import AdminService, InvalidRequestError
 from ..stores import TIMEOUT_S, app_id, applications_in, attempt_id, change, refuse, refuse_changes_of_nodes
 
 N1, N2 = "n1:45454", "n2:45454"

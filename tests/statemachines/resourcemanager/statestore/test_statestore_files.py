@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, StateStoreError
-from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.records.stored_state import NodeCapacity, NodeLabel, Origin
 from statemachines.resourcemanager.statestore.database import VERSION
-from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
 from statemachines.resourcemanager.statestore.store import StateStoreVersionError
 
+from ..inner import RMStateStoreEvent, RMStateStoreEventType, SqliteRMStateStore
 from ..stores import (
     TIMEOUT_S,
     Owner,

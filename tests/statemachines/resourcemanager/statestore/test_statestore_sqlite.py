@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import ServiceState
-from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from statemachines.resourcemanager.events.services import RMStateStoreEventType as E
 from statemachines.resourcemanager.statestore import sqlite
 from statemachines.resourcemanager.statestore.database import StateDatabase, Write
 from statemachines.resourcemanager.statestore.store import RMStateStoreState
 
 from ....kit import no_thread_is_left, tries, until
+from ..inner import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from ..stores import (
     TIMEOUT_S,
     Owner,
