@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from statemachines.resourcemanager import RMApp, reports
-from statemachines.resourcemanager.reports import NodeReport
 
 from ..inner import ApplicationReport, ReadModel, RMContext, cluster_metrics
 
@@ -68,5 +67,5 @@ def at_zero(report: ApplicationReport) -> ApplicationReport:
     )
 
 
-def _without_heartbeat(report: NodeReport) -> NodeReport:
+def _without_heartbeat(report: reports.NodeReport) -> reports.NodeReport:
     return replace(report, last_heartbeat_ms=0)

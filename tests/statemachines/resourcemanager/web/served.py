@@ -12,14 +12,32 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from dispatcher.ops import OpsConfig
-from dispatcher.web import WebHost
-from statemachines.resourcemanager import ResourceManager
-from statemachines.resourcemanager.web import RMWebConfig, resource_manager_app
-from statemachines.resourcemanager.web.rest import error_body
+from statemachines.resourcemanager import Resource, ResourceManager
+from statemachines.resourcemanager.web import RMDoor, RMWebConfig
 
 from ...simulation.replays import TIMEOUT_S
 
 BASE = "/ws/v1/cluster"
+
+
+def amount(resource: Resource) -> dict[str, Any]:
+    """A resource as Hadoop's API has it: whole cores and GPUs, rounded up."""
+    whole = {
+        "memory-mb": resource.memory_mb,
+        "vcores": -(-resource.vcores_milli // 1000),
+        "yarn.io/gpu": -(-resource.gpu_milli_total // 1000),
+        **dict(resource.others),
+    }
+    kind, limits = {"resourceType": "COUNTABLE"}, {"minimumAllocation": 0, "maximumAllocation": 2**63 - 1}
+    types = [
+        {"name": name, **kind, "units": "Mi" if name == "memory-mb" else "", "value": value, **limits}
+        for name, value in whole.items()
+    ]
+    return {
+        "memory": whole["memory-mb"],
+        "vCores": whole["vcores"],
+        "resourceInformations": {"resourceInformation": types},
+    }
 
 
 class Served:
@@ -27,14 +45,14 @@ class Served:
 
     def __init__(self, manager: ResourceManager, **web: Any) -> None:
         settings = RMWebConfig.model_validate({"port": 0, "unix_socket": False, "refresh_ms": 10, **web})
-        self.app = resource_manager_app(manager, settings, OpsConfig(enabled=False))
+        self._door = RMDoor(manager, settings, OpsConfig(enabled=False))
+        self.app = self._door.app
         self.rm = self.app.state.rm
         self.app.router.routes[:0] = [Route("/published", self._published), Route("/tasks", self._tasks)]
-        self._host = WebHost(self.app, settings, name="rm", error_body=error_body)
 
     def __enter__(self) -> Served:
-        self._host.init()
-        self._host.start()
+        self._door.init()
+        self._door.start()
         self._client = httpx.Client(base_url=self.url, timeout=TIMEOUT_S)
         return self
 
@@ -42,12 +60,12 @@ class Served:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._client.close()
-        self._host.stop()
+        self._door.stop()
 
     @property
     def url(self) -> str:
-        assert self._host.url is not None
-        return self._host.url
+        assert self._door.url is not None
+        return self._door.url
 
     async def _published(self, _: Request) -> Response:
         await self.rm.model.published(TIMEOUT_S)

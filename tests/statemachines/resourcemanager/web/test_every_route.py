@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 
 from statemachines.resourcemanager.read import waits
-from statemachines.resourcemanager.web.rest.app_waiting import PATH as WAITING
 
 from ....kit import tries
 from .front import Front
@@ -32,6 +31,7 @@ MANY = 104_000
 PROBES = ("livez", "readyz", "healthz")
 """They tell of every dispatcher of the process: one of another test may have failed."""
 EVENTS = "text/event-stream"
+WAITING = "/api/v1/apps/{app}/waiting"
 
 
 def test_every_route_that_reads_answers_while_the_handler_hangs(

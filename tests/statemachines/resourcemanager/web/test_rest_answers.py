@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ContainerRequest, Resource, RMNodeEventType
-from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
 from ..inner import RMNodeEvent
 from .front import front
-from .served import BASE, Served
+from .served import BASE, Served, amount
 
 pytestmark = pytest.mark.long
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from statemachines.resourcemanager import ContainerRequest, Resource
-from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
-from .served import Served
+from .served import Served, amount
 
 pytestmark = pytest.mark.long
 

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
 from ..stores import refuse_changes_of_nodes
 from .front import NODE, NODE_ID, Front, front, message, until
-from .served import Served
+from .served import Served, amount
 
 pytestmark = pytest.mark.long
 

@@ -15,10 +15,9 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.read.fields import NOWHERE
 from statemachines.resourcemanager.web.rest import lists, texts
-from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit import until
@@ -46,9 +45,7 @@ def served() -> Iterator[Served]:
             yield served
 
 
-def _submission(number: int) -> Any:
-    from statemachines.resourcemanager import ApplicationSubmission
-
+def _submission(number: int) -> ApplicationSubmission:
     return ApplicationSubmission(f"app-{number}", Resource(99_999, 1), user=f"user-{number % 10}")
 
 
@@ -176,7 +173,7 @@ def request(method: str = "GET", **headers: str) -> Request:
 
 
 async def _pieces(items: Iterator[bytes | None]) -> list[bytes]:
-    answer = await list_answer(request(), RM, "apps", "app", items)
+    answer = await lists.list_answer(request(), RM, "apps", "app", items)
     if not isinstance(answer, StreamingResponse):
         return [bytes(answer.body)]
     body: AsyncIterator[Any] = answer.body_iterator  # type: ignore[assignment]

@@ -8,14 +8,14 @@ from concurrent.futures import Future
 
 import pytest
 
-from statemachines.resourcemanager.read.waits import MOST
-
 from ..inner import WaitingReport, WaitingReports
 from .front import front, message, until
 
 pytestmark = pytest.mark.long
 
 PATH = "/api/v1/apps/{}/waiting"
+MOST = 100
+"""Applications in a question."""
 
 
 def test_an_application_without_nodes_says_that_there_are_none() -> None:

@@ -15,12 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from dispatcher import ConfigError
-from dispatcher.config import parse_config
-from dispatcher.web.config import ROLES
+from dispatcher import ConfigError, load_config
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.web.groups import Groups, groups_of_machine
-from statemachines.resourcemanager.web.shared import RMWeb
 
 from ...simulation.replays import TIMEOUT_S
 from .front import Front, bearer, front, message, submission, tokens_of, until
@@ -120,9 +117,10 @@ def test_a_user_may_be_required() -> None:
 @pytest.mark.parametrize(
     ("key", "what"), [("session_s", "browsers send the token"), ("cookie_secret_file", "needs no secret")]
 )
-def test_keys_of_logins_and_signed_cookies_say_that_they_are_gone(key: str, what: str) -> None:
+def test_keys_of_logins_and_signed_cookies_say_that_they_are_gone(tmp_path: Path, key: str, what: str) -> None:
+    (tmp_path / "rm.yaml").write_text(f"web: {{{key}: 1}}")
     with pytest.raises(ConfigError, match=rf"web\.{key} is no longer a key; .*{what}.*remove the key"):
-        parse_config({"web": {key: 1}}, ResourceManagerConfig)
+        load_config(tmp_path / "rm.yaml", ResourceManagerConfig)
 
 
 def test_a_read_only_address_changes_nothing() -> None:
@@ -186,7 +184,9 @@ def test_reading_changes_nothing_whatever_the_address_says(fresh: Front) -> None
 def with_tokens(folder: Path, **settings: Any) -> Iterator[tuple[Front, dict[str, str]]]:
     """A door that wants tokens, and the tokens by user: viewer, user, admin, each with the role of the name."""
     path = folder / "tokens"
-    tokens = tokens_of(path, dict(zip(("viewer", "ann", "root", "dr.who"), (*ROLES, "user"), strict=True)))
+    tokens = tokens_of(
+        path, dict(zip(("viewer", "ann", "root", "dr.who"), ("view", "user", "admin", "user"), strict=True))
+    )
     web = {"tokens_file": str(path), **settings.pop("web", {})}
     with front(web=web, token=tokens["root"], **settings) as made:
         yield made, tokens
@@ -303,9 +303,8 @@ def test_refusals_are_in_the_audit_log_with_user_target_and_reason(
 
 def test_a_group_in_a_list_lets_its_members_in() -> None:
     with front(scheduler={"acl_submit_applications": " etl", "acl_administer_queue": " "}) as made:
-        rm: RMWeb = made.door.app.state.rm
         members = {"ann": frozenset({"etl"})}
-        rm.users.groups = Groups(lambda user: members.get(user, frozenset()))
+        made.door.app.state.rm.users.groups = Groups(lambda user: members.get(user, frozenset()))
         answers = []
         for user in ("ann", "bob"):
             app_id = made.new_id()
