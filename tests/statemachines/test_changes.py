@@ -10,7 +10,6 @@ import pytest
 
 from statemachines import TransitionRecorder
 from statemachines import changes as module
-from statemachines.changes import ChangedEntities
 
 from .lights import Light, Press
 
@@ -24,7 +23,7 @@ def entity(recorder: TransitionRecorder, name: str) -> SimpleNamespace:
 Taken = tuple[list[Any], list[Any], set[tuple[str, str]], bool]
 
 
-def taken(changes: ChangedEntities) -> Taken:
+def taken(changes: module.ChangedEntities) -> Taken:
     operands, routine, forgotten, is_complete = changes.take()
     return list(operands.values()), list(routine.values()), forgotten, is_complete
 

@@ -5,17 +5,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from dispatcher.journal import verify
-from statemachines.cli import GraphFormat, graph
 from statemachines.cli import _workload as daemons_workload
-from statemachines.graph import to_csv
-from statemachines.registry import FACTORIES
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.simulation.workload import WorkloadError
 
@@ -242,41 +238,3 @@ def test_a_workload_in_place_of_a_configuration_is_named_as_such(
 
     assert done.code == 2
     assert "If it is a workload, name it under `workload:` in a configuration" in done.err
-
-
-def test_a_graph_is_printed_in_each_format() -> None:
-    printed = {name: run_here("graph", "rmapp", "--format", name).out for name in ("csv", "dot", "mermaid")}
-
-    assert printed["csv"].startswith("from_state,event,to_states,arc\nNEW,")
-    assert printed["dot"].startswith('digraph "RMApp" {')
-    assert printed["mermaid"].startswith("stateDiagram-v2\n  [*] --> NEW\n")
-
-
-@pytest.mark.parametrize("name", FACTORIES)
-@pytest.mark.parametrize("case", [str.lower, str.upper])
-def test_each_machine_has_a_graph_by_its_name_in_any_case(
-    name: str, case: Callable[[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    graph(case(name), GraphFormat("csv"))
-
-    assert capsys.readouterr().out == to_csv(FACTORIES[name])
-
-
-def test_a_machine_of_yours_has_a_graph_by_its_place() -> None:
-    printed = run_here("graph", "statemachines.mapreduce.mrjob:FACTORY", "--format", "csv")
-    wrong = [run_here("graph", place).err for place in ("nowhere:F", "enum:Enum", "enum:nothing", "enum:")]
-
-    assert printed.out == to_csv(FACTORIES["MRJob"])
-    assert wrong == [
-        "dispatcher: nowhere:F: the module cannot be imported: No module named 'nowhere'\n",
-        "dispatcher: enum:Enum: takes a StateMachineFactory, and found an object of EnumType\n",
-        "dispatcher: enum:nothing: enum has no factory nothing\n",
-        "dispatcher: enum:: give it as MODULE:FACTORY, such as package.module:factory\n",
-    ]
-
-
-def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
-    done = run_here("graph", "rmap")
-
-    assert (done.code, done.out) == (2, "")
-    assert done.err == f"dispatcher: no state machine 'rmap'; expected one of {', '.join(FACTORIES).lower()}\n"

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatcher.metrics.entities import all_machines, entity_sources
-from dispatcher.metrics.transition_ring import TransitionRing
-from dispatcher.metrics.transition_ring import ring as ring_of_process
+from dispatcher.metrics.transition_ring import TransitionRing, ring
 from statemachines import TransitionRecorder
 from statemachines.changes import HAND_OVER_EVERY, ChangeLog, Row
 from statemachines.entity_tables import EntityTables, SortedIds
@@ -36,9 +35,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def recorder(clock: Clock) -> Iterator[TransitionRecorder]:
-    ring_of_process.resize(100)
+    ring.resize(100)
     yield TransitionRecorder(ends={"Thing": {S.DOWN}}, clock_ns=clock)
-    ring_of_process.resize(0)
+    ring.resize(0)
 
 
 def states(recorder: TransitionRecorder, machine: str = "Thing", **which: str) -> dict[str, str]:
@@ -177,7 +176,7 @@ def test_transitions_reach_the_ring_of_the_process(recorder: TransitionRecorder)
 
     moves = [
         (each.from_state, each.event_type, each.to_state, each.valid)
-        for each in ring_of_process.history("ringed", "Thing").transitions
+        for each in ring.history("ringed", "Thing").transitions
     ]
     assert moves == [
         ("DOWN", "START", "DOWN", False),
@@ -237,14 +236,14 @@ def test_a_machines_thread_does_not_wait_while_another_hands_rows_over() -> None
 
 def test_a_ring_that_was_off_at_first_has_no_whole_history() -> None:
     """It said that it had all transitions, as those made while it was off were not counted."""
-    log, ring = ChangeLog(), TransitionRing()
-    log.row_followers = (ring,)
+    log, own = ChangeLog(), TransitionRing()
+    log.row_followers = (own,)
     for size in (0, 100):
-        ring.resize(size)
+        own.resize(size)
         log.rows.append(moved("early"))
         log.look()
 
-    found = ring.history("early")
+    found = own.history("early")
 
     assert (len(found.transitions), found.is_whole) == (1, False)
 
@@ -266,10 +265,10 @@ def test_without_a_reader_only_the_living_are_kept() -> None:
 
 
 def test_nothing_is_lost_between_a_machines_thread_and_readers() -> None:
-    ring = TransitionRing(200_000)
+    own = TransitionRing(200_000)
     log = ChangeLog()
     tables = EntityTables(log, {})
-    log.row_followers = tables, ring
+    log.row_followers = tables, own
     changes = log.follow(None)
     stop = threading.Event()
     errors: list[str] = []
@@ -298,8 +297,8 @@ def test_nothing_is_lost_between_a_machines_thread_and_readers() -> None:
     assert errors == []
     assert taken | set(changes.take().operands.values()) == set(range(20_000))
     assert tables.counts() == {"Thing": {"UP": 500}}
-    assert ring.size() == 20_000
-    assert [each.at for each in ring.history("thing_007", limit=50).transitions] == list(range(19_507, 0, -500))[:50]
+    assert own.size() == 20_000
+    assert [each.at for each in own.history("thing_007", limit=50).transitions] == list(range(19_507, 0, -500))[:50]
 
 
 def test_sorted_ids_stay_in_order_whatever_comes_and_goes() -> None:

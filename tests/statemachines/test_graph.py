@@ -1,4 +1,4 @@
-"""A factory's table as text."""
+"""A factory's table as text: `dispatcher graph`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import csv
 import io
 import shutil
 import subprocess
-from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
 import pytest
 
 from statemachines import StateMachineFactory
-from statemachines.graph import FORMATS, to_csv, to_dot, to_mermaid
-from statemachines.registry import FACTORIES
+
+from ..kit.commands import run_here
+from .test_tables import ABSORBING as MACHINES
 
 
 class S(Enum):
@@ -33,22 +33,28 @@ def choose(operand: Any, event: Any) -> S:
     return S.UP
 
 
-@pytest.fixture
-def factory() -> StateMachineFactory[S, Any]:
-    factory: StateMachineFactory[S, Any] = StateMachineFactory(S.NEW, "Thing")
-    return factory.add_transition(S.NEW, S.UP, [E.START, E.RESTART]).add_transition(
-        S.UP, {S.UP, S.DOWN}, E.CHECK, choose
-    )
+FACTORY: StateMachineFactory[S, Any] = (
+    StateMachineFactory[S, Any](S.NEW, "Thing")
+    .add_transition(S.NEW, S.UP, [E.START, E.RESTART])
+    .add_transition(S.UP, {S.UP, S.DOWN}, E.CHECK, choose)
+)
+THING = f"{__name__}:FACTORY"
 
 
-def test_csv_has_a_row_per_pair_with_sorted_targets(factory: StateMachineFactory[S, Any]) -> None:
-    assert to_csv(factory) == (
+def drawn(machine: str, format: str) -> str:
+    done = run_here("graph", machine, "--format", format)
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def test_csv_has_a_row_per_pair_with_sorted_targets() -> None:
+    assert drawn(THING, "csv") == (
         "from_state,event,to_states,arc\nNEW,START,UP,single\nNEW,RESTART,UP,single\nUP,CHECK,DOWN|UP,multiple\n"
     )
 
 
-def test_dot_has_an_edge_per_pair_of_states(factory: StateMachineFactory[S, Any]) -> None:
-    assert to_dot(factory) == (
+def test_dot_has_an_edge_per_pair_of_states() -> None:
+    assert drawn(THING, "dot") == (
         'digraph "Thing" {\n'
         "  rankdir=LR;\n"
         "  node [shape=box, style=rounded];\n"
@@ -59,46 +65,48 @@ def test_dot_has_an_edge_per_pair_of_states(factory: StateMachineFactory[S, Any]
     )
 
 
-def test_mermaid_has_an_arrow_per_pair_of_states(factory: StateMachineFactory[S, Any]) -> None:
-    assert to_mermaid(factory) == (
+def test_mermaid_has_an_arrow_per_pair_of_states() -> None:
+    assert drawn(THING, "mermaid") == (
         "stateDiagram-v2\n  [*] --> NEW\n  NEW --> UP: START, RESTART\n  UP --> UP: CHECK\n  UP --> DOWN: CHECK\n"
     )
 
 
-def test_formats_name_them_all() -> None:
-    assert dict(FORMATS) == {"csv": to_csv, "dot": to_dot, "mermaid": to_mermaid}
+@pytest.mark.parametrize("machine", MACHINES)
+def test_each_machine_is_drawn_with_all_its_states_by_its_name_in_any_case(machine: str) -> None:
+    table = drawn(machine.lower(), "csv")
 
-
-@pytest.mark.parametrize("machine", FACTORIES)
-def test_csv_of_each_machine_reads_back_as_its_rows(machine: str) -> None:
-    factory = FACTORIES[machine]
-
-    read = list(csv.DictReader(io.StringIO(to_csv(factory))))
-
-    assert [(row["from_state"], row["event"], set(row["to_states"].split("|")), row["arc"]) for row in read] == [
-        (row.from_state.name, row.event.name, {state.name for state in row.to_states}, row.arc)
-        for row in factory.transitions()
-    ]
-
-
-@pytest.mark.parametrize("machine", FACTORIES)
-@pytest.mark.parametrize("draw", [to_dot, to_mermaid])
-def test_each_machine_is_drawn_with_all_its_states(
-    machine: str, draw: Callable[[StateMachineFactory[Any, Any]], str]
-) -> None:
-    factory = FACTORIES[machine]
-
-    drawn = draw(factory)
-
-    states = {state for row in factory.transitions() for state in (row.from_state, *row.to_states)}
-    assert all(state.name in drawn for state in states)
+    rows = list(csv.DictReader(io.StringIO(table)))
+    states = {state for row in rows for state in (row["from_state"], *row["to_states"].split("|"))}
+    assert drawn(machine.upper(), "csv") == table
+    for format in ("dot", "mermaid"):
+        picture = drawn(machine, format)
+        assert all(state in picture for state in states)
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-@pytest.mark.parametrize("machine", FACTORIES)
+@pytest.mark.parametrize("machine", MACHINES)
 def test_graphviz_takes_each_machine(machine: str) -> None:
     dot = subprocess.run(
-        ["dot", "-Tplain"], input=to_dot(FACTORIES[machine]), capture_output=True, text=True, timeout=60, check=True
+        ["dot", "-Tplain"], input=drawn(machine, "dot"), capture_output=True, text=True, timeout=60, check=True
     )
 
     assert dot.stdout.startswith("graph")
+
+
+def test_a_machine_of_yours_is_named_by_its_place() -> None:
+    wrong = [run_here("graph", place).err for place in ("nowhere:F", "enum:Enum", "enum:nothing", "enum:")]
+
+    assert drawn("statemachines.mapreduce.mrjob:FACTORY", "csv") == drawn("MRJob", "csv")
+    assert wrong == [
+        "dispatcher: nowhere:F: the module cannot be imported: No module named 'nowhere'\n",
+        "dispatcher: enum:Enum: takes a StateMachineFactory, and found an object of EnumType\n",
+        "dispatcher: enum:nothing: enum has no factory nothing\n",
+        "dispatcher: enum:: give it as MODULE:FACTORY, such as package.module:factory\n",
+    ]
+
+
+def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
+    done = run_here("graph", "rmap")
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"dispatcher: no state machine 'rmap'; expected one of {', '.join(MACHINES).lower()}\n"

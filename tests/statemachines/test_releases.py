@@ -1,11 +1,15 @@
-"""The tables of Hadoop's releases."""
+"""Transitions from logs, checked against the tables of Hadoop's releases."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from statemachines.conformance import UnknownReleaseError, arcs_of, releases_with, violation, wrong_refusal
-from statemachines.registry import FACTORIES
+from statemachines.registry import FACTORIES, HADOOP_CLASSES, UnknownMachineError
 from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES, ReleaseArc, differences
 
 ROWS = {  # pairs of a state and an event that the older releases declare: 2.4, 2.7
@@ -111,3 +115,138 @@ def test_a_release_whose_tables_are_unknown_is_refused(release: str) -> None:
 
     assert refused.value.release == release
     assert str(refused.value) == f"no tables of Hadoop '{release}'; expected one of 2.4, 2.7, 3, or 'any'"
+
+
+# -- one release ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_only_declared_transitions_are_allowed(machine: str) -> None:
+    factory = FACTORIES[machine]
+    declared = {(row.from_state, row.event, to_state) for row in factory.transitions() for to_state in row.to_states}
+    states = list(type(factory.initial_state))
+    event_types = list(type(next(factory.transitions()).event))
+
+    allowed = {
+        (from_state, event_type, to_state)
+        for from_state in states
+        for event_type in event_types
+        for to_state in states
+        if violation(machine, from_state.name, to_state.name, event_type.name) is None
+    }
+
+    assert allowed == declared
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_without_an_event_any_that_leads_there_will_do(machine: str) -> None:
+    factory = FACTORIES[machine]
+    moves = {(row.from_state, to_state) for row in factory.transitions() for to_state in row.to_states}
+    states = list(type(factory.initial_state))
+
+    allowed = {(one, other) for one in states for other in states if violation(machine, one.name, other.name) is None}
+
+    assert allowed == moves
+
+
+@pytest.mark.parametrize("machine", ["MRTask", "mrtask", "MRTASK"])
+def test_machine_is_known_in_upper_and_lower_case(machine: str) -> None:
+    assert violation(machine, "NEW", "SCHEDULED", "T_SCHEDULE") is None
+    assert violation(machine, "NEW", "RUNNING", "T_SCHEDULE") is not None
+
+
+@pytest.mark.parametrize(
+    ("from_state", "to_state", "event", "why"),
+    [
+        ("NEWISH", "RUNNING", "T_KILL", "MRTask has no state NEWISH"),
+        ("NEW", "DONE", None, "MRTask has no state DONE"),
+        ("NEW", "KILLED", "T_STOP", "MRTask: NEW does not accept T_STOP, only T_KILL, T_RECOVER, T_SCHEDULE"),
+        ("NEW", "KILLED", "T_SCHEDULE", "MRTask: T_SCHEDULE does not lead from NEW to KILLED, only to SCHEDULED"),
+        (
+            "SUCCEEDED",
+            "KILLED",
+            None,
+            "MRTask: no event leads from SUCCEEDED to KILLED, only to FAILED, SCHEDULED, SUCCEEDED",
+        ),
+    ],
+)
+def test_violation_names_the_transitions_that_the_table_allows(
+    from_state: str, to_state: str, event: str | None, why: str
+) -> None:
+    assert violation("MRTask", from_state, to_state, event) == why
+
+
+def test_unknown_machine_is_refused() -> None:
+    with pytest.raises(UnknownMachineError, match="no state machine 'mrtusk'; expected one of rmapp,"):
+        violation("mrtusk", "NEW", "SCHEDULED")
+
+
+# -- the log of a real MapReduce application master -------------------------------------------------------------------
+
+
+LOG = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
+# `job_1_0001Job Transitioned from NEW to INITED`: Hadoop has no space there.
+LINE = re.compile(
+    r"\.(\w+): ((?:job|task|attempt)_[\d_mr]*\d) ?(?:Job|Task|TaskAttempt) Transitioned from (\w+) to (\w+)"
+)
+
+
+class Logged(NamedTuple):
+    machine: str
+    entity: str
+    from_state: str
+    to_state: str
+
+
+@pytest.fixture(scope="module")
+def transitions() -> list[Logged]:
+    if not LOG.is_file():
+        pytest.skip("no Hadoop log of loghub beside this checkout")
+    found = LINE.findall(LOG.read_text(encoding="utf-8"))
+    return [Logged(HADOOP_CLASSES[class_], *rest) for class_, *rest in found]
+
+
+def test_all_67_transitions_of_the_log_are_read(transitions: list[Logged]) -> None:
+    machines = [logged.machine for logged in transitions]
+
+    assert {machine: machines.count(machine) for machine in set(machines)} == {
+        "MRJob": 3,
+        "MRTask": 22,
+        "MRTaskAttempt": 42,
+    }
+
+
+def test_each_transition_of_the_log_is_one_of_the_tables_but_for_that_of_an_older_hadoop(
+    transitions: list[Logged],
+) -> None:
+    found = [(logged, violation(logged.machine, logged.from_state, logged.to_state)) for logged in transitions]
+
+    # This master killed the container of an attempt that is done. Newer ones let it end by itself: they have
+    # SUCCESS_FINISHING_CONTAINER between the two states.
+    refused = [(logged[1:], why) for logged, why in found if why is not None]
+    assert [what for what, _ in refused] == [
+        ("attempt_1445144423722_0020_m_000003_0", "RUNNING", "SUCCESS_CONTAINER_CLEANUP")
+    ]
+    assert refused[0][1] is not None
+    assert refused[0][1].startswith(
+        "MRTaskAttempt: no event leads from RUNNING to SUCCESS_CONTAINER_CLEANUP, only to COMMIT_PENDING, "
+    )
+
+
+@pytest.mark.parametrize("release", ["2.4", "2.7", ANY])
+def test_each_transition_of_the_log_is_one_of_an_older_release(release: str, transitions: list[Logged]) -> None:
+    found = [violation(one.machine, one.from_state, one.to_state, release=release) for one in transitions]
+
+    assert found == [None] * 67
+
+
+def test_each_entity_of_the_log_goes_from_new_on_without_a_gap(transitions: list[Logged]) -> None:
+    states: dict[str, str] = {}
+
+    gaps = []
+    for machine, entity, from_state, to_state in transitions:
+        if states.get(entity, FACTORIES[machine].initial_state.name) != from_state:
+            gaps.append((entity, states.get(entity), from_state))
+        states[entity] = to_state
+
+    assert gaps == []

@@ -10,9 +10,10 @@ import pytest
 
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 from statemachines.arc_hooks import ArcHook
-from statemachines.graph import to_csv, to_dot, to_mermaid
 from statemachines.time_travel import RemarkKind, states_at
 from statemachines.topology import build
+
+from .test_graph import drawn
 
 
 class State(Enum):
@@ -233,13 +234,14 @@ DRAWN = (
 
 
 def test_tables_and_drawings_show_guards_timeouts_and_hooks() -> None:
-    assert to_csv(DRAWN).splitlines() == [
+    table, diagram, dot = (drawn(f"{__name__}:DRAWN", form).splitlines() for form in ("csv", "mermaid", "dot"))
+    assert table == [
         "from_state,event,to_states,arc,guard,after_s",
         "SHUT,PUSHED,OPEN,single,,",
         "OPEN,LEFT_OPEN,SHUT,single,,30",
         "SHUT,LOCKED,LOCKED,single,has_key,",
     ]
-    assert to_mermaid(DRAWN).splitlines() == [
+    assert diagram == [
         "stateDiagram-v2",
         "  [*] --> SHUT",
         "  SHUT --> OPEN: PUSHED",
@@ -249,8 +251,8 @@ def test_tables_and_drawings_show_guards_timeouts_and_hooks() -> None:
         "    entry / creak",
         "  end note",
     ]
-    assert '  "OPEN" [label="OPEN\\nentry / creak"];' in to_dot(DRAWN).splitlines()
-    assert '  "OPEN" -> "SHUT" [label="LEFT_OPEN after 30 s"];' in to_dot(DRAWN).splitlines()
+    assert '  "OPEN" [label="OPEN\\nentry / creak"];' in dot
+    assert '  "OPEN" -> "SHUT" [label="LEFT_OPEN after 30 s"];' in dot
 
 
 def row(seq: int, before: State, event: Type, after: State, *, valid: bool = True) -> dict[str, Any]:

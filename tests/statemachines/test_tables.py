@@ -1,4 +1,4 @@
-"""The machines' tables compared with Hadoop's."""
+"""All machines: their names, and their tables compared with Hadoop's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from statemachines import StateMachineFactory
-from statemachines.graph import to_csv
-from statemachines.registry import FACTORIES
+from statemachines.registry import FACTORIES, HADOOP_CLASSES, UnknownMachineError, factory_of
+
+from ..kit.commands import run_here
 
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "transitions"
 ABSORBING = {  # of all machines, in the order of the registry
@@ -34,6 +35,10 @@ class Row(NamedTuple):
     to_states: str
     """Sorted, joined by `|`."""
     arc: str
+
+
+def exported(machine: str) -> str:
+    return run_here("graph", machine, "--format", "csv").out
 
 
 def rows(text: str) -> list[Row]:
@@ -65,7 +70,7 @@ def test_exported_table_is_hadoops_row_for_row(machine: str) -> None:
     if not path.is_file():
         pytest.skip("no reference tables of Hadoop beside this checkout")
 
-    ours, theirs = rows(to_csv(FACTORIES[machine])), rows(path.read_text(encoding="utf-8"))
+    ours, theirs = rows(exported(machine)), rows(path.read_text(encoding="utf-8"))
 
     assert differences(ours, theirs) == ""
     assert len(ours) == len(theirs)
@@ -90,3 +95,47 @@ def test_all_states_are_reachable(machine: str) -> None:
 @pytest.mark.parametrize("machine", FACTORIES)
 def test_no_row_leads_out_of_a_state_that_is_the_end(machine: str) -> None:
     assert absorbing(FACTORIES[machine]) == ABSORBING[machine]
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_exported_table_reads_back_as_the_rows_of_its_machine(machine: str) -> None:
+    read = list(csv.DictReader(io.StringIO(exported(machine))))
+
+    assert [(row["from_state"], row["event"], set(row["to_states"].split("|")), row["arc"]) for row in read] == [
+        (row.from_state.name, row.event.name, {state.name for state in row.to_states}, row.arc)
+        for row in FACTORIES[machine].transitions()
+    ]
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_machines_are_there_by_the_name_that_their_factory_has() -> None:
+    assert list(FACTORIES) == list(ABSORBING)
+    assert [factory.name for factory in FACTORIES.values()] == list(FACTORIES)
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_name_is_found_in_upper_and_lower_case(name: str) -> None:
+    assert factory_of(name) is factory_of(name.lower()) is factory_of(name.upper()) is FACTORIES[name]
+
+
+@pytest.mark.parametrize("name", ["", "rmap", "rmapp ", "JobImpl"])
+def test_unknown_name_is_rejected_in_one_line_with_the_known_names(name: str) -> None:
+    with pytest.raises(UnknownMachineError) as refused:
+        factory_of(name)
+
+    assert refused.value.name == name
+    assert str(refused.value) == f"no state machine '{name}'; expected one of {', '.join(ABSORBING).lower()}"
+
+
+def test_each_machine_has_the_class_of_hadoop_that_logs_its_transitions() -> None:
+    assert set(HADOOP_CLASSES.values()) == set(FACTORIES)
+    assert {
+        name: HADOOP_CLASSES[name] for name in ("ContainerImpl", "Container", "ApplicationImpl", "Application")
+    } == {
+        "ContainerImpl": "NMContainer",
+        "Container": "NMContainer",  # in Hadoop 2
+        "ApplicationImpl": "NMApplication",
+        "Application": "NMApplication",
+    }

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import Replay, ResourceManager, RMNodeEventType
-from statemachines.resourcemanager.machines.entity import Entity
 from statemachines.simulation.workload import read_workload
 from statemachines.time_travel import END, KEPT_REMARKS, EntityState, Moment, Remark, RemarkKind, TimeTravel, states_at
 
@@ -462,13 +461,13 @@ class Witness:
 
     def __init__(self, patch: pytest.MonkeyPatch, looks_after: frozenset[int]) -> None:
         """`looks_after`: numbers of journaled transitions, from 1, after which it looks."""
-        self._entities: dict[Entity[Any], None] = {}  # in the order of their first transition
+        self._entities: dict[Any, None] = {}  # in the order of their first transition
         self.seen: dict[int, dict[tuple[str, str], str]] = {}
         self._looks_after = looks_after
         self._rows = 0
         moved = TransitionRecorder.record
 
-        def note_moved(recorder: TransitionRecorder, entity: Entity[Any], *args: Any) -> None:
+        def note_moved(recorder: TransitionRecorder, entity: Any, *args: Any) -> None:
             moved(recorder, entity, *args)
             self._entities[entity] = None
             self._rows += 1
@@ -511,7 +510,7 @@ def test_whole_journal_ends_in_the_states_that_the_daemon_had(life: Life) -> Non
     assert states(travel) == life.witness.states()
     assert len(states(travel)) > 800
     context = life.manager.context
-    kept: list[Entity] = [*context.apps.values(), *context.attempts.values(), *context.containers.values()]
+    kept: list[Any] = [*context.apps.values(), *context.attempts.values(), *context.containers.values()]
     kept += [*context.nodes.values(), *context.inactive_nodes.values()]
     assert len(kept) > 150
     assert {(each.machine, each.entity): each.state.name for each in kept}.items() <= states(travel).items()
