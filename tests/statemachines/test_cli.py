@@ -11,9 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from dispatcher.journal import verify
-from statemachines.cli import _workload as daemons_workload
-from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.simulation.workload import WorkloadError
 
 from ..kit import until
 from ..kit.commands import TIMEOUT_S, read_until, run_here, start_command
@@ -26,9 +23,9 @@ workload: jobs.json
 journal_path: journals
 simulation: {am_register_delay_ms: 10}
 """
-JOBS = """
-{"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
-  [{"container.host": "/r/node1", "container.start.ms": 0, "container.end.ms": 20}]}
+JOBS = '{"job.start.ms": 0, "job.queue.name": "q", "job.tasks": [{"duration.ms": 20}]}'
+POD = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+pod,1000,1024,0,0,,LS,Succeeded,0,1,0
 """
 
 
@@ -37,7 +34,7 @@ def test_the_daemon_has_a_door(tmp_path: Path, tmp_path_factory: pytest.TempPath
     pytest.importorskip("uvicorn", reason="the extra web is not installed")
     door = tmp_path_factory.mktemp("d") / "rm.sock"
     (tmp_path / "rm.yaml").write_text(f"{CONFIG}web: {{socket_path: {door}}}\nops: {{control: true}}\n")
-    (tmp_path / "jobs.json").write_text(JOBS)
+    (tmp_path / "jobs.json").write_text(POD)
     process = start_command("run", "rm.yaml", cwd=tmp_path)
     try:
         read_until(process, "ResourceManager: running")
@@ -184,24 +181,16 @@ def test_the_daemon_ends_when_any_of_its_dispatchers_fails(tmp_path: Path, name:
     assert f"ResourceManager: failed: dispatcher {name}: ZeroDivisionError(" in done.stderr
 
 
-JOB_WITHOUT_NODES = '{"job.start.ms": 0, "job.queue.name": "q", "job.tasks": [{"duration.ms": 20}]}'
-POD = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
-pod,1000,1024,0,0,,LS,Succeeded,0,20,0
-"""
+def test_a_workload_without_nodes_needs_configured_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configured ones stand in for those that it lacks: so the other tests here run theirs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rm.yaml").write_text("workload: jobs")
+    for work in (JOBS, POD):
+        (tmp_path / "jobs").write_text(work)
 
+        done = run_here("run", "rm.yaml")
 
-@pytest.mark.parametrize("work", [JOB_WITHOUT_NODES, POD], ids=["SLS", "openb"])
-def test_configured_nodes_stand_in_for_those_that_a_workload_lacks(tmp_path: Path, work: str) -> None:
-    (tmp_path / "jobs").write_text(work)
-    nodes = [{"host": "node1", "memory_mb": 4096, "vcores": 4}]
-    configured = {"workload": tmp_path / "jobs", "nodes": nodes}
-
-    found = daemons_workload(ResourceManagerConfig.model_validate(configured))
-
-    assert [node.host for node in found.nodes] == ["node1"]
-    assert len(found.applications) == 1
-    with pytest.raises(WorkloadError, match="no node"):
-        daemons_workload(ResourceManagerConfig.model_validate({"workload": tmp_path / "jobs"}))
+        assert (done.code, "no node" in done.err) == (2, True), done.err
 
 
 def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

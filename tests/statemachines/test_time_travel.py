@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import Replay, ResourceManager, RMNodeEventType
 from statemachines.simulation.workload import read_workload
-from statemachines.time_travel import END, KEPT_REMARKS, EntityState, Moment, Remark, RemarkKind, TimeTravel, states_at
+from statemachines.time_travel import END, KEPT_REMARKS, EntityState, Moment, Remark, TimeTravel, states_at
 
 from ..kit.commands import SAMPLE
 from .resourcemanager.inner import RMNodeEvent
@@ -127,12 +127,6 @@ def test_entities_are_counted_by_machine_and_state_in_the_order_of_the_enum() ->
     }
 
 
-def test_entity_without_a_row_does_not_appear() -> None:
-    travel = travelled(row(1, "a", "NEW START UP"))
-
-    assert states(travel) == {("Thing", "a"): "UP"}
-
-
 def test_journal_without_transitions_has_no_entities() -> None:
     travel = travelled()
 
@@ -219,162 +213,156 @@ def test_first_row_after_a_time_ends_it_also_where_the_clock_was_set_back() -> N
 # -- what there is to say ---------------------------------------------------------------------------------------------
 
 
-def test_refused_event_leaves_the_state_and_is_reported() -> None:
-    travel = travelled(row(1, "a", "NEW STOP"), row(2, "b", "NEW START UP"), row(3, "b", "UP START"))
+class Told(NamedTuple):
+    """A journal's rows, what is known of its entities then, and what there is to say of it.
 
-    assert list(travel.entities()) == [
-        EntityState("Thing", "a", "NEW", None, None, transitions=0, machines=1),
-        EntityState("Thing", "b", "UP", 2, 20, transitions=1, machines=1),
-    ]
-    assert remarks(travel) == [
-        Remark(RemarkKind.REFUSED, 1, "Thing", "a", "NEW does not accept STOP"),
-        Remark(RemarkKind.REFUSED, 3, "Thing", "b", "UP does not accept START"),
-    ]
-    assert travel.disagreements == 0
+    Of a row, `SEQ ENTITY FROM EVENT TO`; of a refused event, without TO, or with `!TO`. Of an entity, its state, since
+    which seq, how many transitions it has made and, if there were several with its id, how many.
+    """
 
-
-def test_hook_that_chose_an_undeclared_state_refused_as_well() -> None:
-    travel = travelled(row(1, "a", "NEW START UP"), row(2, "a", "UP TURN"))
-
-    assert [remark.kind for remark in remarks(travel)] == [RemarkKind.REFUSED]
+    rows: str
+    entities: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    disagreements: int = 0
+    from_start: bool = True
 
 
-def test_event_that_was_refused_although_the_table_takes_it_is_a_disagreement() -> None:
-    travel = travelled(row(1, "a", "NEW START"))
-
-    assert states(travel) == {("Thing", "a"): "NEW"}
-    text = "START was rejected in NEW, whose table accepts it"
-    assert remarks(travel) == [Remark(RemarkKind.NOT_REFUSED, 1, "Thing", "a", text)]
-    assert travel.disagreements == 1
-
-
-def test_refused_event_that_moves_is_a_disagreement() -> None:
-    travel = travelled(row(1, "a", "NEW STOP") | {"to_state": "DOWN"})
-
-    assert states(travel) == {("Thing", "a"): "NEW"}
-    text = "STOP is marked as rejected in NEW, yet leads to DOWN"
-    assert remarks(travel) == [Remark(RemarkKind.NOT_REFUSED, 1, "Thing", "a", text)]
+def rows_of(script: str) -> list[dict[str, Any]]:
+    found = []
+    for seq, entity, *step in map(str.split, script.split("|")):
+        machine, _, id = entity.rpartition("/")
+        is_refused = step[-1].startswith("!")
+        made = row(int(seq), id, " ".join(step[: 2 if is_refused else 3]), machine=machine or "Thing")
+        found.append(made | ({"to_state": step[-1][1:]} if is_refused else {}))
+    return found
 
 
-def test_new_machine_under_an_old_id_begins_anew() -> None:
-    travel = travelled(
-        row(1, "a", "NEW START UP"),
-        row(2, "a", "UP STOP DOWN"),
-        row(3, "a", "NEW START UP"),
-        row(4, "b", "NEW START UP"),
-    )
+UNCHECKED = "NO_TABLE 1 Gadget/x: no machine has this name: its states are followed unchecked"
+TOLD = {
+    "a refused event leaves the state": Told(
+        "1 a NEW STOP | 2 b NEW START UP | 3 b UP START",
+        ("a NEW since - 0", "b UP since 2 1"),
+        ("REFUSED 1 a: NEW does not accept STOP", "REFUSED 3 b: UP does not accept START"),
+    ),
+    "a hook that chose an undeclared state refused as well": Told(
+        "1 a NEW START UP | 2 a UP TURN",
+        ("a UP since 1 1",),
+        ("REFUSED 2 a: UP does not accept TURN",),
+    ),
+    "an event that was refused although the table takes it": Told(
+        "1 a NEW START",
+        ("a NEW since - 0",),
+        ("NOT_REFUSED 1 a: START was rejected in NEW, whose table accepts it",),
+        1,
+    ),
+    "a refused event that moves": Told(
+        "1 a NEW STOP !DOWN",
+        ("a NEW since - 0",),
+        ("NOT_REFUSED 1 a: STOP is marked as rejected in NEW, yet leads to DOWN",),
+        1,
+    ),
+    "a new machine under an old id begins anew": Told(
+        "1 a NEW START UP | 2 a UP STOP DOWN | 3 a NEW START UP | 4 b NEW START UP",
+        ("a UP since 3 1 of 2", "b UP since 4 1"),
+        ("NEW_MACHINE 3 a: a new machine has its id; the previous one was in DOWN",),
+    ),
+    "a machine that returns to its initial state is no new one": Told(
+        "1 a NEW START UP | 2 a UP TURN DOWN | 3 a DOWN TURN NEW | 4 a NEW START UP", ("a UP since 4 4",)
+    ),
+    "an entity of a journal that begins later starts in its first state": Told(
+        "70 a DOWN STOP DOWN | 71 b UP STOP DOWN",
+        ("a DOWN since - 1", "b DOWN since 71 1"),
+        (
+            "UNDER_WAY 70 a: begins in DOWN, but the initial state is NEW",
+            "UNDER_WAY 71 b: begins in UP, but the initial state is NEW",
+        ),
+        from_start=False,
+    ),
+    "an entity that is under way in a whole journal": Told(
+        "70 a UP STOP DOWN", ("a DOWN since 70 1",), ("GAP 70 a: begins in UP, but the initial state is NEW",), 1
+    ),
+    "a row that begins in another state is followed": Told(
+        "1 a NEW START UP | 5 a DOWN STOP DOWN | 6 a DOWN TURN UP",
+        ("a UP since 6 3",),
+        ("GAP 5 a: is in UP, but DOWN -> DOWN on STOP begins in DOWN",),
+        1,
+    ),
+    "since when is unknown after a gap": Told(
+        "1 a NEW START UP | 5 a DOWN STOP DOWN",
+        ("a DOWN since - 2",),
+        ("GAP 5 a: is in UP, but DOWN -> DOWN on STOP begins in DOWN",),
+        1,
+    ),
+    **{
+        f"an undeclared transition, UP to {to} on {event}, is followed": Told(
+            f"1 a NEW START UP | 2 a UP {event} {to}",
+            (f"a {to} since {since} 2",),
+            (f"UNDECLARED 2 a: the table has no UP -> {to} on {event}",),
+            1,
+        )
+        for event, to, since in (("STOP", "UP", 1), ("START", "DOWN", 2), ("TURN", "NEW", 2), ("LEAP", "DOWN", 2))
+    },
+    **{
+        f"a state that the table has not, {odd}, is followed until the entity is back in one that it has": Told(
+            f"1 a NEW START UP | 2 a UP STOP {odd} | 3 a {odd} STOP | 4 a {odd} STOP DOWN | 5 a DOWN TURN NEW",
+            ("a NEW since 5 4",),
+            (
+                f"REFUSED 3 a: {odd} does not accept STOP",
+                f"UNDECLARED 2 a: the table has no UP -> {odd} on STOP",
+                f"UNDECLARED 4 a: the table has no {odd} -> DOWN on STOP",
+            ),
+            2,
+        )
+        for odd in ("SIDEWAYS", "ODD")
+    },
+    "an undeclared machine is followed by names": Told(
+        "1 Gadget/x A GO B | 2 Gadget/x B GO C | 3 Gadget/x C STOP | 4 Gadget/y B GO A",
+        ("Gadget/x C since 2 2", "Gadget/y A since 4 1"),
+        (
+            "REFUSED 3 Gadget/x: C does not accept STOP",
+            UNCHECKED,
+        ),
+    ),
+    "the gap of an undeclared machine": Told(
+        "1 Gadget/x A GO B | 2 Gadget/x A GO C",
+        ("Gadget/x C since 2 2",),
+        (UNCHECKED, "GAP 2 Gadget/x: is in B, but A -> C on GO begins in A"),
+        1,
+    ),
+    "rows out of order": Told(
+        "5 a NEW START UP | 4 b NEW START UP",
+        ("a UP since 5 1", "b UP since 4 1"),
+        ("DISORDER 4 b: this row follows one of seq 5",),
+        1,
+    ),
+}
 
-    assert list(travel.entities()) == [
-        EntityState("Thing", "a", "UP", 3, 30, transitions=1, machines=2),
-        EntityState("Thing", "b", "UP", 4, 40, transitions=1, machines=1),
-    ]
-    assert travel.replaced() == {"Thing": {"DOWN": 1}}
-    text = "a new machine has its id; the previous one was in DOWN"
-    assert remarks(travel) == [Remark(RemarkKind.NEW_MACHINE, 3, "Thing", "a", text)]
-    assert travel.disagreements == 0
+
+def named(each: EntityState | Remark) -> str:
+    """As rows name it."""
+    return each.entity if each.machine == "Thing" else f"{each.machine}/{each.entity}"
 
 
-def test_machine_that_returns_to_its_initial_state_is_no_new_one() -> None:
-    steps = ["NEW START UP", "UP TURN DOWN", "DOWN TURN NEW", "NEW START UP"]
+@pytest.mark.parametrize("told", TOLD.values(), ids=TOLD)
+def test_row_is_followed_and_reported(told: Told) -> None:
+    travel = travelled(*rows_of(told.rows), from_start=told.from_start)
 
-    travel = travelled(*(row(seq, "a", step) for seq, step in enumerate(steps, 1)))
-
-    assert list(travel.entities()) == [EntityState("Thing", "a", "UP", 4, 40, transitions=4, machines=1)]
-    assert (travel.replaced(), travel.remarks) == ({}, {})
-
-
-def test_entity_of_a_journal_that_begins_later_starts_in_its_first_state() -> None:
-    travel = travelled(row(70, "a", "DOWN STOP DOWN"), row(71, "b", "UP STOP DOWN"), from_start=False)
-
-    assert list(travel.entities()) == [
-        EntityState("Thing", "a", "DOWN", None, None, transitions=1, machines=1),
-        EntityState("Thing", "b", "DOWN", 71, 710, transitions=1, machines=1),
-    ]
-    assert remarks(travel) == [
-        Remark(RemarkKind.UNDER_WAY, 70, "Thing", "a", "begins in DOWN, but the initial state is NEW"),
-        Remark(RemarkKind.UNDER_WAY, 71, "Thing", "b", "begins in UP, but the initial state is NEW"),
-    ]
-    assert travel.disagreements == 0
+    found = list(travel.entities())
+    assert [each.since_at for each in found] == [each.since_seq and 10 * each.since_seq for each in found]
+    assert [
+        f"{named(each)} {each.state} since {each.since_seq or '-'} {each.transitions}"
+        + (f" of {each.machines}" if each.machines > 1 else "")
+        for each in found
+    ] == list(told.entities)
+    said = [f"{each.kind.name} {each.seq} {named(each)}: {each.text}" for each in remarks(travel)]
+    assert (said, travel.disagreements) == (list(told.remarks), told.disagreements)
 
 
-def test_entity_that_is_under_way_in_a_whole_journal_is_a_disagreement() -> None:
-    travel = travelled(row(70, "a", "UP STOP DOWN"))
-
-    assert states(travel) == {("Thing", "a"): "DOWN"}
-    assert [remark.kind for remark in remarks(travel)] == [RemarkKind.GAP]
-    assert travel.disagreements == 1
-
-
-def test_row_that_begins_in_another_state_is_followed_and_reported() -> None:
-    travel = travelled(row(1, "a", "NEW START UP"), row(5, "a", "DOWN STOP DOWN"), row(6, "a", "DOWN TURN UP"))
-
-    assert list(travel.entities()) == [EntityState("Thing", "a", "UP", 6, 60, transitions=3, machines=1)]
-    text = "is in UP, but DOWN -> DOWN on STOP begins in DOWN"
-    assert remarks(travel) == [Remark(RemarkKind.GAP, 5, "Thing", "a", text)]
-
-
-def test_since_when_is_unknown_after_a_gap() -> None:
-    travel = travelled(row(1, "a", "NEW START UP"), row(5, "a", "DOWN STOP DOWN"))
-
-    assert list(travel.entities()) == [EntityState("Thing", "a", "DOWN", None, None, transitions=2, machines=1)]
-
-
-@pytest.mark.parametrize("step", ["UP STOP UP", "UP START DOWN", "UP TURN NEW", "UP LEAP DOWN"])
-def test_undeclared_transition_is_followed_and_reported(step: str) -> None:
-    from_state, event_type, to_state = step.split()
-
-    travel = travelled(row(1, "a", "NEW START UP"), row(2, "a", step))
-
-    assert states(travel) == {("Thing", "a"): to_state}
-    text = f"the table has no {from_state} -> {to_state} on {event_type}"
-    assert remarks(travel) == [Remark(RemarkKind.UNDECLARED, 2, "Thing", "a", text)]
-
-
-@pytest.mark.parametrize("unknown", ["SIDEWAYS", "ODD"])
-def test_state_that_the_table_has_not_is_followed_until_the_entity_is_back_in_one_that_it_has(unknown: str) -> None:
-    travel = travelled(
-        row(1, "a", "NEW START UP"),
-        row(2, "a", f"UP STOP {unknown}"),
-        row(3, "a", f"{unknown} STOP"),
-        row(4, "a", f"{unknown} STOP DOWN"),
-        row(5, "a", "DOWN TURN NEW"),
-    )
-
-    assert states(travel) == {("Thing", "a"): "NEW"}
-    assert {kind: each.total for kind, each in travel.remarks.items()} == {
-        RemarkKind.REFUSED: 1,
-        RemarkKind.UNDECLARED: 2,
+def test_machines_that_were_replaced_are_counted_by_their_last_states() -> None:
+    assert travelled(*rows_of(TOLD["a new machine under an old id begins anew"].rows)).replaced() == {
+        "Thing": {"DOWN": 1}
     }
-
-
-def test_undeclared_machine_is_followed_by_names_and_reported_once() -> None:
-    travel = travelled(
-        row(1, "x", "A GO B", machine="Gadget"),
-        row(2, "x", "B GO C", machine="Gadget"),
-        row(3, "x", "C STOP", machine="Gadget"),
-        row(4, "y", "B GO A", machine="Gadget"),
-    )
-
-    assert states(travel) == {("Gadget", "x"): "C", ("Gadget", "y"): "A"}
-    assert [(remark.kind, remark.seq, remark.text) for remark in remarks(travel)] == [
-        (RemarkKind.REFUSED, 3, "C does not accept STOP"),
-        (RemarkKind.NO_TABLE, 1, "no machine has this name: its states are followed unchecked"),
-    ]
-    assert travel.disagreements == 0
-
-
-def test_gap_of_an_undeclared_machine_is_reported() -> None:
-    travel = travelled(row(1, "x", "A GO B", machine="Gadget"), row(2, "x", "A GO C", machine="Gadget"))
-
-    assert states(travel) == {("Gadget", "x"): "C"}
-    assert travel.disagreements == 1
-
-
-def test_rows_out_of_order_are_reported() -> None:
-    travel = travelled(row(5, "a", "NEW START UP"), row(4, "b", "NEW START UP"))
-
-    assert remarks(travel) == [Remark(RemarkKind.DISORDER, 4, "Thing", "b", "this row follows one of seq 5")]
-    assert travel.disagreements == 1
+    assert travelled(*rows_of(TOLD["a machine that returns to its initial state is no new one"].rows)).replaced() == {}
 
 
 def test_remarks_are_all_counted_and_the_first_kept() -> None:

@@ -39,7 +39,6 @@ from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerResourceEvent,
 )
 from statemachines.resourcemanager.machines.entity import Entity, Pending
-from statemachines.resourcemanager.records.ids import application_id
 from statemachines.simulation.workload import NodeSpec
 
 from .inner import (
@@ -207,7 +206,7 @@ class Workshop:
         if attempts is None:
             attempts = 0 if state in ("NEW", "NEW_SAVING", "SUBMITTED") else 1
         submission = ApplicationSubmission("wordcount", Resource(1024, 1000), max_attempts=max_attempts, **more)
-        app = RMApp(self.context, application_id(0, len(self.context.apps) + 1), submission)
+        app = RMApp(self.context, f"application_0_{len(self.context.apps) + 1:04d}", submission)
         self.context.apps[app.entity] = app
         for _ in range(attempts):
             app.start_attempt()
@@ -327,7 +326,7 @@ def _node_event(node: RMNode, type_: RMNodeEventType, more: dict[str, Any]) -> A
         case RMNodeEventType.RESOURCE_UPDATE:
             about = Resource(4096, 4000)
         case RMNodeEventType.CLEANUP_APP:
-            about = application_id(0, 1)
+            about = "application_0_0001"
         case RMNodeEventType.CLEANUP_CONTAINER:
             about = TASK
         case RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM:

@@ -24,7 +24,7 @@ from statemachines.resourcemanager import (
     RMContainerEventType,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent
+from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent, NodeAddedSchedulerEvent
 from statemachines.simulation.workload import NodeSpec
 
 from .inner import (
@@ -116,6 +116,10 @@ class Cluster:
         capacity = Resource(memory_mb, vcores_milli, gpus, others=named(more.pop("others", {})))
         containers = more.pop("containers", ())
         return self.tracker.register_node(NodeSpec(host, capacity, gpu_model=model or None, **more), containers)
+
+    def announcement(self, node: str, running: tuple[Any, ...] = ()) -> SchedulerEvent:
+        """What the scheduler hears of a node that has registered with these containers."""
+        return NodeAddedSchedulerEvent(node, running)
 
     def lose_node(self, node: str) -> None:
         self.post(RMNodeEvent(RMNodeEventType.EXPIRE, node))

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from dispatcher.web.tokens import add_line, new_token
 from statemachines.resourcemanager.context import FACTORIES, RMContext
 from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
+    EXIT_KILLED_AFTER_APP_COMPLETION,
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
     EXIT_SUCCESS,
@@ -43,15 +43,12 @@ from statemachines.resourcemanager.events.services import (
 from statemachines.resourcemanager.machines.entity import EntityEventHandler
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.read.fields import APPLICATION_FIELDS
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.read.published import Publication
 from statemachines.resourcemanager.read.publisher import ModelPublisher
 from statemachines.resourcemanager.read.waits import WaitingReports
 from statemachines.resourcemanager.records.acls import QueueACLs
-from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.records.errors import (
-    InvalidContainerReleaseError,
     InvalidRequestError,
     NodeRefusedError,
 )
@@ -63,6 +60,8 @@ from statemachines.resourcemanager.records.stored_state import (
     HostDrain,
     HostLists,
     MasterContainerData,
+    NodeCapacity,
+    NodeLabel,
     Origin,
     QueueChange,
     RecoveredApplication,
@@ -73,17 +72,17 @@ from statemachines.resourcemanager.records.stored_state import (
 from statemachines.resourcemanager.reports import (
     ApplicationReport,
     WaitCause,
+    WaitingAsk,
     WaitingReport,
     WaitReason,
     application_report,
     cluster_metrics,
 )
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, NodeUse, PendingRequests
 from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer, ResourceScheduler
-from statemachines.resourcemanager.scheduler.wait_reasons import WaitingAsk
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.application_master_service import AllocateResponse, ApplicationMasterService

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
@@ -11,8 +12,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from dispatcher import ConfigError
-from dispatcher.config import parse_config
+from dispatcher import ConfigError, load_config
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.simulation.workload import read_workload
 
@@ -71,7 +71,7 @@ def allowed(key: Key) -> list[ResourceManagerConfig]:
     found = []
     for number in NUMBERS:
         try:
-            found.append(parse_config(with_value(BASE, key, number), ResourceManagerConfig))
+            found.append(load_config(os.devnull, ResourceManagerConfig, with_value(BASE, key, number)))
         except ConfigError as error:
             assert len(str(error)) < 500  # noqa: PT017
     assert found, key

@@ -19,7 +19,6 @@ from statemachines.resourcemanager import (
     RMNodeEventType,
 )
 from statemachines.simulation.workload import Workload
-from statemachines.simulation.workload.model import WorkloadRunner
 
 from ...kit import no_thread_is_left, until
 from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload
@@ -40,9 +39,7 @@ class Run:
             config(**settings), node_managers=nodes, clock=self.clock, on_idle=self.is_idle.set
         )
         self.context = self.manager.context
-        manager = self.manager
-        runner = WorkloadRunner(manager, work.nodes, work.applications)
-        manager.dispatcher.mailbox_executor.execute(runner.start, "start of the workload")
+        self.manager.bring(work)
 
     def at(self, time_ms: int, action: Callable[[], Any]) -> None:
         """Do something at that time, on the handler thread; after the workload's own timers of that time so far."""
@@ -179,10 +176,9 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
     )
     manager, completed = ResourceManager(settings), threading.Event()
     manager.dispatcher.register(RMAppManagerEventType, lambda event: completed.set())
-    runner = WorkloadRunner(manager, [node()], [app(tasks=(task(1),))])
+    manager.bring(workload(node(), app(tasks=(task(1),))))
 
     with no_thread_is_left("dispatcher-monitor"), manager:  # that one serves all dispatchers of the process
-        manager.dispatcher.mailbox_executor.execute(runner.start, "start of the workload")
         assert completed.wait(TIMEOUT_S)
         assert manager.metrics_server is not None
         with urllib.request.urlopen(manager.metrics_server.url, timeout=TIMEOUT_S) as response:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
-from dispatcher.journal.format.schema import WALL_CLOCK_COLUMNS
 from statemachines.resourcemanager import Replay, Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
 TIMEOUT_S = 180.0
+WALL_CLOCK = ("queue_ns", "handling_ns")
 
 
 def config(**more: Any) -> ResourceManagerConfig:
@@ -109,7 +109,9 @@ class Journal:
         tables = {"events": self.events, "transitions": self.transitions}
         return {
             name: "\n".join(
-                json.dumps({column: value for column, value in row.items() if column not in WALL_CLOCK_COLUMNS})
+                json.dumps(
+                    {column: value for column, value in row.items() if column not in WALL_CLOCK}
+                )
                 for row in rows
             ).encode()
             for name, rows in tables.items()

@@ -11,7 +11,6 @@ import pytest
 from dispatcher.mailbox import ManualClock
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig, RMNodeEventType
 from statemachines.simulation import cluster
-from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload, read_workload
 
 from ...kit.commands import ROOT
@@ -183,11 +182,11 @@ def test_the_live_workload_has_applications_that_one_recognizes_and_never_pauses
 def test_the_heartbeats_of_a_node_use_one_entry_of_the_agenda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each made one of its own: beside 10,000 nodes, collections of garbage looked at them above all."""
     manager, workload = manager_with([])
-    made: list[ScheduledCall] = []
+    made, schedule = list[Any](), cluster.ScheduledCall
     heard, reached = 0, threading.Event()
 
-    def make(about: Any) -> ScheduledCall:
-        made.append(ScheduledCall(about))
+    def make(about: Any) -> Any:
+        made.append(schedule(about))
         return made[-1]
 
     def hear(event: Any) -> None:

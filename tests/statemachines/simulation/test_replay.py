@@ -18,7 +18,6 @@ import pytest
 
 from dispatcher import DispatcherConfig, load_config
 from dispatcher.dispatching.early_signs import EarlySigns
-from dispatcher.journal.run_config import read_run_config
 from statemachines.resourcemanager import (
     Replay,
     ResourceManagerConfig,
@@ -46,9 +45,7 @@ def path(tmp_path: Path) -> Path:
 def test_the_journal_s_folder_has_the_configuration_of_the_run(path: Path) -> None:
     run(workload(node()), path, max_attempts=7)
 
-    text = read_run_config(path)
-    assert text is not None
-    assert text.startswith("# A replay of the workload by hand in virtual time.\n")
+    assert (path / "run.yaml").read_text().startswith("# A replay of the workload by hand in virtual time.\n")
     read = load_config(path / "run.yaml", ResourceManagerConfig)
     assert read == config(max_attempts=7)
 

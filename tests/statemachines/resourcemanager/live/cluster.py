@@ -21,12 +21,12 @@ from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer
 from statemachines.resourcemanager.events import rmapp, rmappattempt, rmcontainer, rmnode, scheduler, services
 from statemachines.resourcemanager.resource_manager import make_scheduler
-from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStoreState
+from statemachines.resourcemanager.statestore.store import RMStateStoreState
 from statemachines.simulation.agenda import Agenda, ScheduledCall
 from statemachines.simulation.workload import NodeSpec
 
 from ...simulation.replays import TIMEOUT_S, config
-from ..inner import FINAL_STATES, NodeManagers, RMContext, RMStateStoreEvent
+from ..inner import FINAL_STATES, MemoryRMStateStore, NodeManagers, RMContext, RMStateStoreEvent
 from ..machines.course import HOSTS, QUEUES, Noting
 from . import promises
 from .daemons import HEARTBEAT_MS, Master, Node, Plan, suppressed
@@ -36,7 +36,7 @@ WITHOUT_A = ({**QUEUES[0], "name": "other"}, QUEUES[1])
 MOST_EVENTS = 30_000  # far more than any course needs
 CHECKED_EVERY = 10  # events
 SETTLE_MS = 120_000
-_EVENT_TYPES = [
+EVENT_TYPES = [
     rmapp.RMAppEventType,
     rmappattempt.RMAppAttemptEventType,
     rmcontainer.RMContainerEventType,
@@ -245,7 +245,7 @@ class LiveCluster(NodeManagers):
                 recorder=Noting(self),
                 store=self.store,
             )
-        for event_type in _EVENT_TYPES:
+        for event_type in EVENT_TYPES:
             manager.dispatcher.register(event_type, self._observe)
         manager.dispatcher.register_service_listener(lambda each: self._look(each.state))
         manager.dispatcher.mailbox_executor.execute(self._begin, "the cluster")

@@ -23,9 +23,9 @@ from statemachines.resourcemanager import (
     RMAppEventType,
     RMContainer,
     RMContainerEventType,
+    RMContainerState,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec
 
@@ -46,6 +46,7 @@ from ..inner import (
 from ..live import promises
 
 HOSTS = ("node1", "node2", "node3")
+ENDED = {RMContainerState[name] for name in ("COMPLETED", "EXPIRED", "RELEASED", "KILLED")}
 CAPACITY = Resource(10, 10)
 SPECS = {host: NodeSpec(host, CAPACITY) for host in HOSTS}
 NODES = {node_id(host): host for host in HOSTS}
@@ -70,6 +71,7 @@ _EVENTS = (
     RMAppEventType,
     RMAppAttemptEventType,
     RMContainerEventType,
+    RMContainerState,
     RMNodeEventType,
     RMAppManagerEventType,
     SchedulerEventType,
@@ -115,7 +117,7 @@ class Noting(TransitionRecorder):
     """Notes for a course what it brings each machine. Handler thread."""
 
     def __init__(self, course: Notes) -> None:
-        super().__init__(lists_entities=False, ends={RMContainer.machine: CONTAINER_FINAL_STATES})
+        super().__init__(lists_entities=False, ends={RMContainer.machine: ENDED})
         self._course = course
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None:

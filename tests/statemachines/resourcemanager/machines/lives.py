@@ -9,25 +9,14 @@ from typing import Any
 from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager
-from statemachines.resourcemanager.events import rmapp, rmappattempt, rmcontainer, rmnode, scheduler, services
 
 from ...simulation.replays import TIMEOUT_S, config
 from ..daemon.outside import Job, World
 from ..inner import MemoryRMStateStore, RMStateStore
+from ..live.cluster import EVENT_TYPES
 
 AM_EXPIRY_MS = 3000
 TICK_MS = 100
-_EVENT_CLASSES = [
-    rmapp.RMAppEventType,
-    rmappattempt.RMAppAttemptEventType,
-    rmcontainer.RMContainerEventType,
-    rmnode.RMNodeEventType,
-    scheduler.SchedulerEventType,
-    services.AMLauncherEventType,
-    services.RMStateStoreEventType,
-    services.RMAppManagerEventType,
-    services.NodesListManagerEventType,
-]
 
 
 class Life:
@@ -63,7 +52,7 @@ class Life:
         self._expiring = (manager.context.am_liveliness_monitor, manager.context.am_finishing_monitor)
         for monitor in self._expiring:
             monitor.interval_ms = AM_EXPIRY_MS
-        for event_class in _EVENT_CLASSES:
+        for event_class in EVENT_TYPES:
             manager.dispatcher.register(event_class, self._count)
         # Also if the handler thread fails.
         manager.dispatcher.register_service_listener(lambda dispatcher: self._look(dispatcher.state))

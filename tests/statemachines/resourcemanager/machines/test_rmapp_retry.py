@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import pytest
 
 from statemachines.resourcemanager import ContainerStatus
-from statemachines.resourcemanager.events.records import (
+
+from ....kit.scenarios import play
+from ..builders import NODE, TASK, Workshop, event_for
+from ..inner import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_KILLED_AFTER_APP_COMPLETION,
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
 )
-
-from ....kit.scenarios import play
-from ..builders import NODE, TASK, Workshop, event_for
 from .stage import MachineStage
 
 APP, SECOND = "application_0_0001", "appattempt_0_0001_000002"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource, RMNode
-from statemachines.resourcemanager.events.scheduler import NodeResourceUpdateSchedulerEvent
 from statemachines.simulation.workload import NodeSpec
 
 from ..builders import MASTER, NODE, SPEC, TASK, Workshop, event_for
@@ -62,7 +61,7 @@ def test_scheduler_is_told_that_a_node_drains_and_of_its_capacity_then(workshop:
         node.handle(event_for(node, name, about=about))
         timeouts_s.append(node.decommission_timeout_s)
 
-    told = [event for event in workshop.posted.events if isinstance(event, NodeResourceUpdateSchedulerEvent)]
+    told = [event for event in workshop.posted.events if event.type.name == "NODE_RESOURCE_UPDATE"]
     assert [(event.capacity, event.is_draining) for event in told] == [
         (SPEC.capacity, True),
         (LARGER, True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from statemachines.resourcemanager import ContainerRequest, QueueInfo
+from statemachines.resourcemanager import ContainerRequest, QueueInfo, Resource, ResourceManagerConfig
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,
@@ -13,11 +13,10 @@ from statemachines.resourcemanager.scheduler.capacity.limits import (
     has_room_for_users_master,
     is_user_full,
 )
-from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 
 from ..cluster import Cluster
-from ..inner import RMContext, SchedulerConfig, SchedulerNode, add, amounts_of
+from ..inner import RMContext, SchedulerNode, add, amounts_of
 
 Used = dict[tuple[str, str], dict[str, int]]
 """Amounts by (queue, partition) or (leaf and user, partition)."""
@@ -26,6 +25,18 @@ Used = dict[tuple[str, str], dict[str, int]]
 def queue_config(name: str, capacity: float = 100, *children: dict[str, Any], **more: Any) -> dict[str, Any]:
     """The configuration of a queue."""
     return {"name": name, "capacity": capacity, **({"queues": list(children)} if children else {}), **more}
+
+
+def scheduler_config(**scheduler: Any) -> Any:
+    return ResourceManagerConfig.model_validate({"scheduler": scheduler}).scheduler
+
+
+def queue_tree(*queues: dict[str, Any], total: Resource | None = None, **more: Any) -> QueueTree:
+    """A tree on its own. `total`: the size of the default partition."""
+    built = QueueTree(scheduler_config(queues=queues, **more))
+    if total is not None:
+        built.grow("", amounts_of(total))
+    return built
 
 
 class QueueCluster(Cluster):
@@ -57,14 +68,14 @@ class QueueCluster(Cluster):
     def info(self, path: str) -> QueueInfo:
         return next(info for info in self.scheduler.queues() if info.path == path)
 
-    def app_of(self, attempt: str) -> QueueApplication:
-        return cast(QueueApplication, self.capacity_scheduler._books.attempts[attempt].app)
+    def app_of(self, attempt: str) -> Any:
+        return self.capacity_scheduler._books.attempts[attempt].app
 
     def move(self, attempt: str, queue: str) -> None:
         self.in_handler(lambda: self.scheduler.move_application(self.app_of(attempt).id, queue))
 
     def change_queues(self, *queues: dict[str, Any], **scheduler: Any) -> None:
-        config = SchedulerConfig.model_validate({"kind": "capacity", "queues": queues, **scheduler})
+        config = scheduler_config(kind="capacity", queues=queues, **scheduler)
         self.in_handler(lambda: self.scheduler.change_queues(config))
 
     def usage(self) -> Used:
@@ -128,7 +139,7 @@ class QueueCluster(Cluster):
         for activation in self.policy.activations.values():
             leaf = activation.leaf
             attempts = [a for a in self.capacity_scheduler._books.attempts.values() if not a.is_stopped]
-            apps = [cast(QueueApplication, attempt.app) for attempt in attempts]
+            apps = [cast(Any, attempt.app) for attempt in attempts]
             mine = [app for app in apps if app.leaf is leaf]
             pending = [app for app in mine if not app.is_active]
             assert leaf.active == len(mine) - len(pending)
@@ -167,7 +178,7 @@ class QueueCluster(Cluster):
             assert active == {key: count for key, count in asks.items() if key[0] is leaf}
             assert leaf.active_users == len(active)
 
-    def limit_on(self, app: QueueApplication, request: ContainerRequest) -> str | None:
+    def limit_on(self, app: Any, request: ContainerRequest) -> str | None:
         """The expected words for the limit that holds up the request; None: no limit does."""
         leaf, partition, amounts = app.leaf, self.partition_of(app, request), amounts_of(request.resource)
         if not leaf.may_use(partition):
@@ -181,7 +192,11 @@ class QueueCluster(Cluster):
         ]
         if full:
             return f"queue {full[0].path} has used"
-        return f"user {app.user} has used" if is_user_full(leaf, app.user, partition, amounts) else None
+        return f"user {app.user} has used" if self.is_user_full(app, partition, amounts) else None
+
+    def is_user_full(self, app: Any, partition: str, amounts: Any, **more: Any) -> bool:
+        """Whether its user may not have that much more in its queue."""
+        return is_user_full(app.leaf, app.user, partition, amounts, **more)
 
     def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
         named, there = (request.rack, node.rack) if request.host is None else (request.host, node.host)
@@ -194,5 +209,5 @@ class QueueCluster(Cluster):
             and node.fits(request.resource, request.gpu_models)
         )
 
-    def partition_of(self, app: QueueApplication, request: ContainerRequest) -> str:
+    def partition_of(self, app: Any, request: ContainerRequest) -> str:
         return app.default_partition if request.node_label is None else request.node_label

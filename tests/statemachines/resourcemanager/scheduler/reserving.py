@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
-from statemachines.resourcemanager.scheduler.core.application import (
-    AppPlacementAllocator,
-    SchedulerApplicationAttempt,
-    SchedulingOpportunity,
-)
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.fifo import FifoPolicy
 
@@ -18,11 +14,9 @@ from ..inner import ResourceScheduler, RMContext, SchedulerNode
 class ReservingPolicy(FifoPolicy):
     """First come, first served; large asks do not starve."""
 
-    attempts: Collection[SchedulerApplicationAttempt] = ()
+    attempts: Collection[Any] = ()
 
-    def choose_to_reserve(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> AppPlacementAllocator | None:
+    def choose_to_reserve(self, node: SchedulerNode, opportunity: Any) -> Any:
         for allocator in self.in_order(self.attempts):
             requirements = allocator.requirements
             if requirements.fits(node) or not requirements.could_fit(node):

@@ -15,10 +15,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from statemachines.resourcemanager import Resource, RMContainer, RMNodeEventType
-from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
 
 from ..cluster import Cluster
-from ..inner import RMNodeEvent, WaitCause
+from ..inner import RMNodeEvent, SchedulerEvent, SchedulerEventType, WaitCause
 
 SIZE = r"(?P<mb>\d+)(x(?P<vcores>\d+))?(g(?P<gpus>\d+)(:(?P<milli>\d+))?)?(f(?P<fpgas>\d+))?"
 ASK = re.compile(SIZE + r"(?P<wishes>([@!#^~][^@!#^~*]*)*)(\*(?P<times>\d+))?")
@@ -93,7 +92,7 @@ class SchedulerStage:
 
     def do_announce(self, host: str) -> None:
         """Again."""
-        self.cluster.post(NodeAddedSchedulerEvent(self.nodes[host]))
+        self.cluster.post(self.cluster.announcement(self.nodes[host]))
 
     def do_lose(self, *hosts: str) -> None:
         for host in hosts:

@@ -15,8 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import Resource, RMContainer, RMNodeEventType
-from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
 
 from ....kit import tries
 from ..inner import (
@@ -312,12 +310,12 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
     @invariant()
     def reasons_are_true(self) -> None:
-        scheduler, looks = self.cluster.capacity_scheduler, NodeLooks()
+        scheduler = self.cluster.capacity_scheduler
         for id, attempt in scheduler._books.attempts.items():
-            for ask in scheduler.waiting_asks(id, looks):
+            for ask in scheduler.waiting_asks(id):
                 self.check_reason(attempt, ask)
 
-    def check_reason(self, attempt: SchedulerApplicationAttempt, ask: WaitingAsk) -> None:
+    def check_reason(self, attempt: Any, ask: WaitingAsk) -> None:
         reason = ask.reason
         same = [
             requirements

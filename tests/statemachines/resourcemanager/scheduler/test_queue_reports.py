@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.queue_info import (
-    NOTHING,
-    ApplicationUse,
-    NodeUse,
-    PendingRequests,
-    QueueUserInfo,
-)
 
 from ..cluster import Cluster
+from ..inner import NOTHING, ApplicationUse, NodeUse, PendingRequests
 from .queue_cluster import QueueCluster, queue_config
 
 ONE = Resource(1, 1)
@@ -46,7 +41,7 @@ def cluster() -> QueueCluster:
     return cluster
 
 
-def user(cluster: Cluster, path: str, name: str) -> QueueUserInfo:
+def user(cluster: Cluster, path: str, name: str) -> Any:
     return next(one for one in cluster.policy.queue_info(path).users if one.user == name)
 
 

@@ -15,28 +15,21 @@ from statemachines.resourcemanager.scheduler.capacity.limits import (
     is_user_full,
     user_limit,
 )
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 
-from ..inner import SchedulerConfig, amounts_of
+from ..inner import amounts_of
 from .queue_cluster import queue_config
+from .queue_cluster import queue_tree as tree
 
 ONE = amounts_of(Resource(1, 0))
 
 
-def tree(*queues: dict[str, Any], total: Resource | None = None, **more: Any) -> QueueTree:
-    built = QueueTree(SchedulerConfig.model_validate({"queues": queues, **more}))
-    if total is not None:
-        built.grow("", amounts_of(total))
-    return built
-
-
-def leaf(built: QueueTree, name: str) -> LeafQueue:
+def leaf(built: Any, name: str) -> Any:
     found = built.leaf(name)
     assert found is not None
     return found
 
 
-def use(queue: LeafQueue, user: str, memory_mb: int, vcores_milli: int = 0, asks: int = 0) -> None:
+def use(queue: Any, user: str, memory_mb: int, vcores_milli: int = 0, asks: int = 0) -> None:
     """Give `user` this much of the default partition, and `asks` pending asks."""
     queue.enter(user)
     queue.charge(user, "", amounts_of(Resource(memory_mb, vcores_milli)))

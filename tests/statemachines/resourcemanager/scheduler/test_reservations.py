@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.scheduler.capacity.limits import is_user_full
-from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator
 
 from ....kit import tries
 from ....kit.scenarios import play
@@ -225,7 +223,7 @@ class RandomCluster:
                     if fits and node.reserved_container is None and self._is_within(allocator):
                         yield f"{allocator.first.request} of {attempt.id} fits on {node.node_id}"
 
-    def _is_within(self, allocator: AppPlacementAllocator) -> bool:
+    def _is_within(self, allocator: Any) -> bool:
         app, resource = self.cluster.app_of(allocator.attempt.id), allocator.requirements.resource
         own = resource.memory_mb if allocator.reservations else 0
         for queue in app.leaf.lineage:
@@ -239,7 +237,7 @@ class RandomCluster:
             if counted_mb + resource.memory_mb > limit_mb:
                 return False
         unreserved = amounts_of(resource) if own else ()
-        return not is_user_full(app.leaf, app.user, "", amounts_of(resource), unreserved=unreserved)
+        return not self.cluster.is_user_full(app, "", amounts_of(resource), unreserved=unreserved)
 
     def _is_in(self, container: RMContainer, queue: str) -> bool:
         return f"{self.cluster.scheduler.queue_of(container.application)}.".startswith(f"{queue}.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource, RMNodeEventType
-from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
 
 from ..cluster import Cluster
+from ..inner import SchedulerEvent, SchedulerEventType, attempt_of
 
 SMALL = Resource(1, 1)
 FOREIGN = "container_0_0099_01_000001"
@@ -130,12 +130,25 @@ def test_container_that_was_given_up_a_moment_ago_is_not_taken_back(cluster: Clu
 
     def lose_and_find_again() -> None:
         """Runs before the events of the loss are handled."""
-        cluster.scheduler.handle(NodeAddedSchedulerEvent(node))
+        cluster.scheduler.handle(cluster.announcement(node))
         cluster.scheduler.handle(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node))
-        cluster.scheduler.handle(NodeAddedSchedulerEvent(node, running))
+        cluster.scheduler.handle(cluster.announcement(node, running))
 
     cluster.in_handler(lose_and_find_again)
 
     assert container.state.name == "KILLED"
     assert cluster.context.containers == {}
     cluster.check()
+
+
+def test_the_attempt_of_a_container() -> None:
+    assert attempt_of("container_1_0002_03_000004") == "appattempt_1_0002_000003"
+    assert attempt_of("container_e17_1_0002_03_000004") == "appattempt_1_0002_000003"
+
+
+@pytest.mark.parametrize(
+    "text", ["container_1_0002_03", "container_1_0002_\u0663_000004", "container_e_1_2_3_4"], ids=ascii
+)
+def test_a_container_of_no_attempt(text: str) -> None:
+    with pytest.raises(ValueError, match="is not the id of a container"):
+        attempt_of(text)

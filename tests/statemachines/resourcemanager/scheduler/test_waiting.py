@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, KnownCauses, NodeLooks, why_unplaced
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit.scenarios import play
 from ..cluster import Cluster
-from ..inner import FifoScheduler, WaitCause, WaitingAsk
+from ..inner import FifoScheduler, NodeRequirements, SchedulerNode, WaitCause, WaitingAsk
 from .queue_cluster import QueueCluster
 from .stage import SchedulerStage
 

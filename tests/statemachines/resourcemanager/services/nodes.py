@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dispatcher import DispatcherError
-from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager import Resource, RMNode, RMNodeEventType
 from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher
 
 from ..builders import NODE, SPEC, TASK, Workshop, event_for

@@ -78,19 +78,27 @@ def test_master_beyond_the_maximum_allocation_is_refused_unless_it_needs_no_cont
     assert (len(desk.context.apps), len(desk.posted.events)) == (unmanaged, unmanaged)
 
 
-def test_id_of_an_earlier_resource_manager_is_taken(desk: Desk, clients: ClientRMService) -> None:
+@pytest.mark.parametrize("id", ["application_1234_0042", "application_1_1", f"application_{2**63 - 1}_12345"])
+def test_id_of_an_earlier_resource_manager_is_taken(desk: Desk, clients: ClientRMService, id: str) -> None:
     """Its client got no answer, and the application was not stored."""
-    id = "application_1234_0042"
-
     assert clients.submit_application(SUBMISSION._replace(application_id=id)) == id
     assert clients.get_new_application() == FIRST
 
 
-@pytest.mark.parametrize("id", ["", "application_1", "application_0_x", "appattempt_0_0001_000001"])
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("", "application_1", "application_0_x", "appattempt_0_0001_000001", "application_1_0001\n"),
+        *(" application_1_0001", "application_1_\u0661", "application_\uff11_0001", "application_1_0001_1"),
+        *("application_-1_0001", f"application_{'9' * 5000}_0001"),  # Python refuses to read so long a number
+    ],
+    ids=ascii,
+)
 def test_what_is_no_id_is_refused(desk: Desk, clients: ClientRMService, id: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"'{id}' is not the id of an application: use one from get_new"):
+    with pytest.raises(InvalidRequestError, match="is not the id of an application: use one from get_new") as refused:
         clients.submit_application(SUBMISSION._replace(application_id=id))
 
+    assert str(refused.value).startswith(ascii(id)[:13])
     assert (desk.context.apps, desk.posted.events) == ({}, [])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,17 +16,12 @@ from statemachines.resourcemanager import (
     Resource,
     RMAppState,
 )
-from statemachines.resourcemanager.records.errors import (
-    ApplicationAttemptNotFoundError,
-    ContainerNotFoundError,
-    QueueNotFoundError,
-)
-from statemachines.resourcemanager.reports import APPLICATION_STATES
 
 from ..builders import NODE, TASK, event_for
 from ..inner import SIGNALS, ApplicationUse, ClientRMService, InvalidRequestError, NodeUse, PendingRequests
 from .desk import Desk, HandlerThread
 
+APPLICATION_STATES = ["NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED"]
 ENDED = ["FINISHING", "FINISHED", "FAILED", "KILLED"]
 NO_APP, NO_ATTEMPT = "application_0_0009", "appattempt_0_0009_000001"
 NOTHING = Resource(0, 0)
@@ -36,37 +31,35 @@ NOTHING = Resource(0, 0)
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "problem"),
+    ("error", "what", "method", "more"),
     [
-        (lambda c: c.force_kill_application(NO_APP), ApplicationNotFoundError, f"application {NO_APP}"),
-        (lambda c: c.move_application_across_queues(NO_APP, "b"), ApplicationNotFoundError, f"application {NO_APP}"),
-        (lambda c: c.update_application_priority(NO_APP, 1), ApplicationNotFoundError, f"application {NO_APP}"),
-        (lambda c: c.update_application_timeouts(NO_APP, 1), ApplicationNotFoundError, f"application {NO_APP}"),
-        (lambda c: c.get_application_report(NO_APP), ApplicationNotFoundError, f"application {NO_APP}"),
-        (lambda c: c.get_application_attempts(NO_APP), ApplicationNotFoundError, f"application {NO_APP}"),
-        (lambda c: c.fail_application_attempt(NO_ATTEMPT), ApplicationAttemptNotFoundError, f"attempt {NO_ATTEMPT}"),
-        (
-            lambda c: c.get_application_attempt_report(NO_ATTEMPT),
-            ApplicationAttemptNotFoundError,
-            f"attempt {NO_ATTEMPT}",
+        *(
+            ("ApplicationNotFoundError", f"application {NO_APP}", method, more)
+            for method, *more in (
+                ("force_kill_application",),
+                ("move_application_across_queues", "b"),
+                ("update_application_priority", 1),
+                ("update_application_timeouts", 1),
+                ("get_application_report",),
+                ("get_application_attempts",),
+            )
         ),
-        (lambda c: c.get_containers(NO_ATTEMPT), ApplicationAttemptNotFoundError, f"attempt {NO_ATTEMPT}"),
-        (lambda c: c.get_container_report(TASK), ContainerNotFoundError, f"container {TASK}"),
-        (lambda c: c.signal_to_container(TASK, SIGNALS[0]), ContainerNotFoundError, f"container {TASK}"),
-        (lambda c: c.get_queue_info("root.b"), QueueNotFoundError, "queue root.b"),
+        *(
+            ("ApplicationAttemptNotFoundError", f"attempt {NO_ATTEMPT}", method, ())
+            for method in ("fail_application_attempt", "get_application_attempt_report", "get_containers")
+        ),
+        ("ContainerNotFoundError", f"container {TASK}", "get_container_report", ()),
+        ("ContainerNotFoundError", f"container {TASK}", "signal_to_container", SIGNALS[:1]),
+        ("QueueNotFoundError", "queue root.b", "get_queue_info", ()),
     ],
 )
 def test_unknown_id_is_told_so(
-    desk: Desk,
-    clients: ClientRMService,
-    call: Callable[[ClientRMService], Any],
-    error: type[DispatcherError],
-    problem: str,
+    desk: Desk, clients: ClientRMService, error: str, what: str, method: str, more: Sequence[object]
 ) -> None:
-    with pytest.raises(error, match=f"{problem} does not exist or is no longer kept"):
-        call(clients)
+    with pytest.raises(DispatcherError, match=f"{what} does not exist or is no longer kept") as refused:
+        getattr(clients, method)(what.partition(" ")[2], *more)
 
-    assert desk.posted.events == []
+    assert (type(refused.value).__name__, desk.posted.events) == (error, [])
 
 
 # -- killing ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from statemachines.resourcemanager import ContainerStatus, NMContainerStatus, Resource
-from statemachines.resourcemanager.services.nodes_list_manager import UNTRACKED_KEPT_MS
 
 from ....kit.scenarios import play
 from ..builders import MASTER, NODE, SPEC, TASK, event_for
@@ -15,6 +14,7 @@ from ..inner import HeartbeatResponse, NodeAction, RMNodeReconnectEvent, RMNodeS
 from .nodes import APP, Nodes
 
 SIZE = Resource(1024, 1000)
+MINUTE_MS = 60_000
 RUNS = NMContainerStatus(TASK, SIZE)
 NOTHING = HeartbeatResponse()
 DRAINED = "busy RUNNING | drain 60 node1 | settle"
@@ -42,13 +42,13 @@ LISTS = {
     "nodes of hosts that are not included are shut down": "node RUNNING | node RUNNING node2 | include node2"
     " -> news SHUTDOWN_node1",
     "an untracked node is forgotten after a while": "node RUNNING | +5 | include node2 | settle -> since 5"
-    f" | +{UNTRACKED_KEPT_MS - 1} -> inactive node1_SHUTDOWN | +1 -> inactive ; forgotten SHUTDOWN ; unusable",
+    f" | +{MINUTE_MS - 1} -> inactive node1_SHUTDOWN | +1 -> inactive ; forgotten SHUTDOWN ; unusable",
     "a node that left before its host went off the lists is forgotten too": "node LOST | include node2"
-    f" | +{UNTRACKED_KEPT_MS} -> inactive",
+    f" | +{MINUTE_MS} -> inactive",
     "a node whose host is included again is not forgotten": "node LOST | include node2 | include node1"
-    f" | +{UNTRACKED_KEPT_MS} -> inactive node1_LOST ; since None",
+    f" | +{MINUTE_MS} -> inactive node1_LOST ; since None",
     "a node whose host is excluded later is not forgotten": "node LOST | include node2 | exclude node1"
-    f" | +{UNTRACKED_KEPT_MS} -> inactive node1_LOST ; since None",
+    f" | +{MINUTE_MS} -> inactive node1_LOST ; since None",
 }
 PLACEHOLDERS = {
     "an excluded host without a node counts as decommissioned, once": "exclude node1 | exclude node1"

@@ -7,26 +7,25 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.records.config import QueueConfig
 from statemachines.resourcemanager.services import queue_changes
-from statemachines.resourcemanager.services.queue_changes import QueueChanges
 
-from ..inner import InvalidRequestError, Origin, QueueChange, SchedulerConfig
+from ..inner import InvalidRequestError, Origin, QueueChange
+from ..scheduler.queue_cluster import scheduler_config
 
 ANN = Origin(7, "ann")
 P = {"name": "p", "capacity": 40, "queues": [{"name": "c", "capacity": 30}, {"name": "d", "capacity": 70}]}
 LABELLED = {"accessible_node_labels": {"gpu": {"capacity": 100}}}
 
 
-def configured(*queues: dict[str, Any], **scheduler: Any) -> SchedulerConfig:
+def configured(*queues: dict[str, Any], **scheduler: Any) -> Any:
     queues = queues or ({"name": "a", "capacity": 50, **LABELLED}, {"name": "b", "capacity": 10}, P)
-    return SchedulerConfig.model_validate({"kind": "capacity", "queues": queues, **scheduler})
+    return scheduler_config(kind="capacity", queues=queues, **scheduler)
 
 
-def by_path(config: SchedulerConfig) -> dict[str, QueueConfig]:
-    found: dict[str, QueueConfig] = {}
+def by_path(config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
 
-    def walk(queues: tuple[QueueConfig, ...], above: str) -> None:
+    def walk(queues: tuple[Any, ...], above: str) -> None:
         for queue in queues:
             found[f"{above}.{queue.name}"] = queue
             walk(queue.queues, f"{above}.{queue.name}")
@@ -35,18 +34,18 @@ def by_path(config: SchedulerConfig) -> dict[str, QueueConfig]:
     return found
 
 
-def shown(changes: QueueChanges) -> list[tuple[str, str, object, object]]:
+def shown(changes: queue_changes.QueueChanges) -> list[tuple[str, str, object, object]]:
     return [(each.queue, each.key, each.value, each.configured) for each in changes.reports()]
 
 
-def change(changes: QueueChanges, set: Any = None, add: Any = None, remove: Any = ()) -> dict[str, QueueConfig]:
+def change(changes: queue_changes.QueueChanges, set: Any = None, add: Any = None, remove: Any = ()) -> dict[str, Any]:
     update = changes.update(set or {}, add or {}, remove, ANN)
     changes.take(update)
     return by_path(update.config)
 
 
 def test_last_value_of_each_key_counts_until_it_is_given_up() -> None:
-    changes = QueueChanges(configured())
+    changes = queue_changes.QueueChanges(configured())
 
     change(changes, {"root.a": {"capacity": "55"}, "b": {"capacity": 5, "state": "STOPPED"}})
     queues = change(changes, {"root.a": {"capacity": 45.5, "user_limit_factor": 2}, "p": {"capacity": 49.5}})
@@ -67,7 +66,7 @@ def test_last_value_of_each_key_counts_until_it_is_given_up() -> None:
 
 
 def test_queue_that_was_added_has_children_and_goes_once_it_is_stopped() -> None:
-    changes = QueueChanges(configured())
+    changes = queue_changes.QueueChanges(configured())
     queues = change(
         changes, {"b": {"capacity": 4}}, {"root.new": {"capacity": 6}, "root.new.x": {"capacity": 100, "priority": 3}}
     )
@@ -82,7 +81,7 @@ def test_queue_that_was_added_has_children_and_goes_once_it_is_stopped() -> None
 
 
 def test_configured_queue_that_was_removed_can_be_added_again_as_it_was() -> None:
-    changes = QueueChanges(configured())
+    changes = queue_changes.QueueChanges(configured())
     stopped: dict[str, Any] = {"d": {"state": "STOPPED", "capacity": 0}, "c": {"capacity": 100}}
     queues = change(changes, stopped, remove=["root.p.d"])
     assert [*queues] == ["root.a", "root.b", "root.p", "root.p.c"]
@@ -131,7 +130,7 @@ def test_configured_queue_that_was_removed_can_be_added_again_as_it_was() -> Non
     ],
 )
 def test_request_that_is_wrong_names_the_queue_and_changes_nothing(request_: dict[str, Any], problem: str) -> None:
-    changes = QueueChanges(configured())
+    changes = queue_changes.QueueChanges(configured())
 
     with pytest.raises(InvalidRequestError, match=problem):
         change(changes, **request_)
@@ -140,7 +139,7 @@ def test_request_that_is_wrong_names_the_queue_and_changes_nothing(request_: dic
 
 
 def test_root_has_the_keys_of_the_scheduler() -> None:
-    changes = QueueChanges(configured())
+    changes = queue_changes.QueueChanges(configured())
 
     update = changes.update({"root": {"maximum_applications": "5", "acl_submit_applications": "ann"}}, {}, (), ANN)
 
@@ -194,7 +193,7 @@ def test_stored_changes_that_do_not_fit_are_set_aside_and_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR)
-    found = QueueChanges(configured())
+    found = queue_changes.QueueChanges(configured())
 
     config = found.restore([stored(*each) for each in changes])
 
@@ -213,7 +212,7 @@ def test_one_change_that_does_not_fit_costs_few_checks_of_the_whole_configuratio
     """Each changed queue cost one: with 300 of them, a start took seconds longer."""
     names = [f"q{number}" for number in range(64)]
     checks: list[object] = []
-    found = QueueChanges(configured(*[{"name": name, "capacity": 100 / 64} for name in names]))
+    found = queue_changes.QueueChanges(configured(*[{"name": name, "capacity": 100 / 64} for name in names]))
     check = queue_changes.check_scheduler_queues
     monkeypatch.setattr(queue_changes, "check_scheduler_queues", lambda config: checks.append(config) or check(config))
 
@@ -224,7 +223,7 @@ def test_one_change_that_does_not_fit_costs_few_checks_of_the_whole_configuratio
 
 
 def test_change_that_was_set_aside_counts_once_it_is_made_again_and_others_stay_aside() -> None:
-    changes = QueueChanges(configured())
+    changes = queue_changes.QueueChanges(configured())
     changes.restore([stored("root.gone", "priority", 1), stored("root.a", "capacity", 60)])
 
     queues = change(changes, {"a": {"capacity": 55}, "b": {"capacity": 5}})
@@ -245,10 +244,10 @@ def test_change_that_was_set_aside_counts_once_it_is_made_again_and_others_stay_
 
 
 def test_fifo_scheduler_sets_all_changes_aside_and_takes_none() -> None:
-    changes = QueueChanges(SchedulerConfig())
+    changes = queue_changes.QueueChanges(scheduler_config())
     config = changes.restore([stored("root.a", "state", "STOPPED")])
 
-    assert config == SchedulerConfig()
+    assert config == scheduler_config()
     with pytest.raises(InvalidRequestError, match="FIFO"):
         changes.update({"root.default": {"state": "STOPPED"}}, {}, (), ANN)
     assert [each.problem for each in changes.reports()] == [
@@ -261,4 +260,4 @@ def test_value_that_looks_like_a_place_in_the_file_is_named_in_the_error() -> No
     with pytest.raises(
         InvalidRequestError, match=r"queue root\.a, default_node_label: scheduler\.queues\[99\] is not one"
     ):
-        change(QueueChanges(configured()), {"root.a": {"default_node_label": "scheduler.queues[99]"}})
+        change(queue_changes.QueueChanges(configured()), {"root.a": {"default_node_label": "scheduler.queues[99]"}})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.records.stored_state import (
+
+from ....kit import tries
+from ..inner import (
     HostDrain,
     HostLists,
     NodeCapacity,
     NodeLabel,
     Origin,
     QueueChange,
-    QueueChangeList,
     RecoveredApplication,
     RMState,
+    RMStateStoreEvent,
+    RMStateStoreEventType,
 )
-
-from ....kit import tries
-from ..inner import RMStateStoreEvent, RMStateStoreEventType
 from ..stores import (
     Owner,
     Stores,
@@ -50,6 +50,11 @@ ANN = Origin(5, "ann")
 @pytest.fixture(params=KINDS)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     return Stores(request.param, tmp_path / "state.db")
+
+
+def queue_changes(changes: Sequence[QueueChange]) -> Any:
+    """All changes of queues, as the store keeps them."""
+    return RMState().queue_changes._replace(changes=tuple(changes))
 
 
 def written(stores: Stores, *events: RMStateStoreEvent) -> RMState:
@@ -99,8 +104,8 @@ def test_last_capacity_of_each_node_and_the_last_changes_of_hosts_and_queues_are
         *[RMStateStoreEvent(RMStateStoreEventType[f"STORE_{kind}"], *of, notify=False) for kind, *of in writes],
         RMStateStoreEvent(RMStateStoreEventType.REMOVE_NODE_CAPACITY, "n3:1", notify=False),
         *[
-            RMStateStoreEvent(RMStateStoreEventType.STORE_QUEUE_CHANGES, "queues", QueueChangeList(each), notify=False)
-            for each in (tuple(changes[:1]), tuple(changes))
+            RMStateStoreEvent(RMStateStoreEventType.STORE_QUEUE_CHANGES, "queues", queue_changes(each), notify=False)
+            for each in (changes[:1], changes)
         ],
         *[
             RMStateStoreEvent(RMStateStoreEventType.STORE_HOST_LISTS, "hosts", each, notify=False)
@@ -109,7 +114,7 @@ def test_last_capacity_of_each_node_and_the_last_changes_of_hosts_and_queues_are
     )
 
     assert state.node_capacities == {"n1:1": NodeCapacity(large), "n2:1": NodeCapacity(small, ANN)}
-    assert (state.host_lists, state.queue_changes) == (lists, QueueChangeList(tuple(changes)))
+    assert (state.host_lists, state.queue_changes) == (lists, queue_changes(changes))
 
 
 def test_write_is_confirmed_once_it_is_kept(stores: Stores, tmp_path: Path) -> None:

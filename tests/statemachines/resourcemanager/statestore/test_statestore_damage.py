@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from statemachines.resourcemanager import ResourceManager, StateStoreError
-from statemachines.resourcemanager.statestore.database import StateDatabase
 
 from ...simulation.replays import config
 from ..stores import Owner, app_id, applications_in, attempt_id, change, sqlite_store, store_app, store_attempt
@@ -43,15 +42,13 @@ def refusal(path: Path) -> str | None:
     """Why the store does not open, in one line, with its files unchanged; None: it opens."""
     before = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     try:
-        database = StateDatabase(path)
+        store = sqlite_store(path)
     except StateStoreError as error:
         message = str(error)
     else:
-        try:
-            database.load()
-            assert database.get_and_increment_epoch() >= 0
-        finally:
-            database.close()
+        with store:
+            store.load_state()
+            assert store.get_and_increment_epoch() >= 0
         return None
     assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
     assert message.startswith(f"{path}: ")
@@ -191,10 +188,9 @@ def test_a_store_that_was_cut_off_is_refused_wherever_it_was(path: Path) -> None
 
 def test_an_empty_file_beside_a_log_with_writes_is_refused(path: Path) -> None:
     """SQLite takes it for a new database, and removes the log."""
-    database = StateDatabase(path)
-    database.get_and_increment_epoch()
-    shutil.copytree(path.parent, path.parent.parent / f"{path.parent.name} crashed")
-    database.close()
+    with sqlite_store(path) as store:
+        store.get_and_increment_epoch()
+        shutil.copytree(path.parent, path.parent.parent / f"{path.parent.name} crashed")
     crashed = path.parent.parent / f"{path.parent.name} crashed" / path.name
     crashed.write_bytes(b"")
 
@@ -211,9 +207,8 @@ def test_an_empty_file_beside_a_journal_is_refused_if_it_had_pages(path: Path, p
     if pages:
         assert str(refusal(path)).startswith(f"damaged: it is empty, but {journal.name} next to it is not")
     else:
-        database = StateDatabase(path)
-        assert database.get_and_increment_epoch() == 0
-        database.close()
+        with sqlite_store(path) as store:
+            assert store.get_and_increment_epoch() == 0
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-journal"])

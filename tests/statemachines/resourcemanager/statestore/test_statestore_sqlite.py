@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import ServiceState
-from statemachines.resourcemanager.events.services import RMStateStoreEventType as E
 from statemachines.resourcemanager.statestore import sqlite
 from statemachines.resourcemanager.statestore.database import StateDatabase, Write
-from statemachines.resourcemanager.statestore.store import RMStateStoreState
 
 from ....kit import no_thread_is_left, tries, until
 from ..inner import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
+from ..inner import RMStateStoreEventType as E
 from ..stores import (
     TIMEOUT_S,
     Owner,
@@ -167,7 +166,7 @@ def test_new_application_that_cannot_be_stored_is_refused_and_takes_no_other_wit
     assert (bad.type.name, bad.entity) == ("APP_SAVE_FAILED", app_id(2))
     assert bad.diagnostics == f"{app_id(2)} could not be stored: database or disk is full"
     assert (other.type.name, other.entity) == ("APP_NEW_SAVED", app_id(3))
-    assert state is RMStateStoreState.ACTIVE
+    assert state.name == "ACTIVE"
     assert applications_in(path) == [app_id(0), app_id(1), app_id(3)]
 
 
@@ -244,7 +243,7 @@ def test_any_other_write_that_fails_ends_the_resource_manager_and_fences_the_sto
     assert (fatal.type, str(fatal.cause)) == (RMFatalEventType.STATE_STORE_OP_FAILED, "database or disk is full")
     assert answer == [f"RMApp APP_NEW_SAVED {app_id(3)}"]  # committed with the bad one's batch
     assert ended_with == []  # one fatal event is enough, and FENCED answers nothing
-    assert store.store_state is RMStateStoreState.FENCED
+    assert store.store_state.name == "FENCED"
     assert applications_in(path) == [app_id(1), app_id(2), app_id(3)]
 
 

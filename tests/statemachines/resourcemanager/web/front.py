@@ -16,9 +16,10 @@ from statemachines.resourcemanager.web import RMDoor
 from statemachines.simulation.workload import NodeSpec, Workload
 
 from ....kit import until
+from ....kit.commands import run_here
 from ....kit.holding import held
 from ...simulation.replays import TIMEOUT_S
-from ..inner import RMStateStore, SimulatedCluster, add_line, new_token
+from ..inner import RMStateStore, SimulatedCluster
 
 BASE = "/ws/v1/cluster"
 NODE = NodeSpec("n1", Resource(4096, 4000))
@@ -138,11 +139,9 @@ def _running(door: RMDoor) -> int:
 
 def tokens_of(path: Path, roles: Mapping[str, Any]) -> dict[str, str]:
     """The tokens of users with these roles, by user; the file gets their lines."""
-    tokens = {}
-    for name, role in roles.items():
-        tokens[name], line = new_token(name, role)
-        add_line(path, line)
-    return tokens
+    made = {name: run_here("token", "new", name, "--role", role, "--file", path) for name, role in roles.items()}
+    assert [each.err for each in made.values()] == [""] * len(made)
+    return {name: each.out.strip() for name, each in made.items()}
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pytest
 from statemachines import resourcemanager
 from statemachines.resourcemanager import QueueInfo
 from statemachines.resourcemanager.read.fields import (
+    APPLICATION_FIELDS,
     ATTEMPT_FIELDS,
     CONTAINER_FIELDS,
     LISTED_ATTEMPT_FIELDS,
@@ -36,7 +37,7 @@ from statemachines.resourcemanager.web.pages.listing import columns_of
 from statemachines.resourcemanager.web.rest import apps, scheduler
 
 from ..daemon.yarn_cluster import Yarn
-from ..inner import APPLICATION_FIELDS, ApplicationReport
+from ..inner import ApplicationReport
 from .served import Served
 
 pytestmark = pytest.mark.long

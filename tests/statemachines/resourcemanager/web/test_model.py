@@ -22,9 +22,7 @@ from statemachines.resourcemanager import (
 )
 from statemachines.resourcemanager.read import marks
 from statemachines.resourcemanager.read import publisher as module
-from statemachines.resourcemanager.read.hangs import longest_hang
 from statemachines.resourcemanager.read.model import CHOICES_KEPT, LONGEST_PAUSE_S, SpareTime, pause_s
-from statemachines.resourcemanager.scheduler import fifo
 
 from ....kit.holding import held
 from ..daemon.yarn_cluster import Yarn, ask, first_attempt
@@ -328,7 +326,7 @@ def test_queues_whose_report_fails_stay_as_they_were(
         publisher = ModelPublisher(yarn.manager)
         before, _ = publish(publisher)
         with monkeypatch.context() as patched:
-            patched.setattr(fifo, "QueueInfo", lambda *_, **__: 1 / 0)
+            patched.setattr(yarn.context.scheduler._policy, "queue_info", lambda *_: 1 / 0)
             app_id = yarn.submit()
             publication, _ = publish(publisher)
         after, _ = publish(publisher)
@@ -397,9 +395,9 @@ async def test_while_the_handler_thread_hangs_the_model_stays_and_tells_its_age(
             await model.published(0.05)
         assert model.apps[app_id].state == "ACCEPTED"
         assert model.age_ms() >= 50
-        found = longest_hang([each.view for each in yarn.manager.dispatchers], 0.0)
+        while (found := model.hang()) is None:
+            await asyncio.sleep(0)
     await model.published(TIMEOUT_S)
-    assert found is not None
     assert (found.dispatcher, found.kind, found.what) == (yarn.manager.name, "mail", "a mail that hangs")
     assert model.hang() is None
 

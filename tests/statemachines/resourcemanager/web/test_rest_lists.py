@@ -16,14 +16,13 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.read.fields import NOWHERE
+from statemachines.resourcemanager.read.fields import APPLICATION_FIELDS, NOWHERE
 from statemachines.resourcemanager.web.rest import lists, texts
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit import until
 from ...simulation.replays import TIMEOUT_S
 from ..daemon.yarn_cluster import Yarn
-from ..inner import APPLICATION_FIELDS
 from .served import Served
 
 pytestmark = pytest.mark.long

@@ -55,12 +55,27 @@ def submit_as_it_is(made: Front, **more: Any) -> str:
 # -- auth simple -------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_names_no_user_is_the_static_user(fresh: Front) -> None:
-    assert submit_as_it_is(fresh) == "dr.who"
+COOKIES = [
+    ('"u=ann&p=ann&t=simple&e=1&s=AAAA"', "ann"),  # as Hadoop, and earlier versions, made it
+    ("u=nn/host@REALM", "nn/host@REALM"),
+    *((cookie, "dr.who") for cookie in ("p=ann", "u=", "u=a b", "u=" + "x" * 256, "")),
+]
+CLIENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a client that names no user is the static user": ({}, "dr.who"),
+    "the user is whom the address names": ({"params": {"user.name": "alice"}}, "alice"),
+    **{
+        f"by the cookie {cookie[:40]} the user is {user}": (
+            {"headers": {"Cookie": f"a=b; hadoop.auth={cookie}"}}, user,
+        )
+        for cookie, user in COOKIES
+    },
+}  # fmt: skip
 
 
-def test_the_user_is_whom_the_address_names(fresh: Front) -> None:
-    assert submit_as_it_is(fresh, params={"user.name": "alice"}) == "alice"
+@pytest.mark.parametrize(("request_", "user"), CLIENTS.values(), ids=CLIENTS)
+def test_client(fresh: Front, request_: dict[str, Any], user: str) -> None:
+    assert submit_as_it_is(fresh, **request_) == user
+    assert "set-cookie" not in fresh.http.get("/cluster").headers
 
 
 @pytest.mark.parametrize("path", ["/cluster", "/ws/v1/cluster/info", "/nowhere"])
@@ -71,26 +86,6 @@ def test_a_client_that_names_its_user_gets_a_cookie_and_is_that_user_from_then_o
     assert cookie == "hadoop.auth=u=alice&p=alice&t=simple; Path=/; HttpOnly; SameSite=Strict"
     assert submit_as_it_is(fresh) == "alice"
     assert submit_as_it_is(fresh, params={"user.name": "bob"}) == "bob"  # the address goes first
-
-
-def test_a_client_that_names_no_user_gets_no_cookie(fresh: Front) -> None:
-    assert "set-cookie" not in fresh.http.get("/cluster").headers
-
-
-@pytest.mark.parametrize(
-    ("cookie", "user"),
-    [
-        ('"u=ann&p=ann&t=simple&e=1&s=AAAA"', "ann"),  # as Hadoop, and earlier versions, made it
-        ("u=nn/host@REALM", "nn/host@REALM"),
-        ("p=ann", "dr.who"),
-        ("u=", "dr.who"),
-        ("u=a b", "dr.who"),
-        ("u=" + "x" * 256, "dr.who"),
-        ("", "dr.who"),
-    ],
-)
-def test_a_cookie_names_its_user_if_it_has_a_user_s_name(fresh: Front, cookie: str, user: str) -> None:
-    assert submit_as_it_is(fresh, headers={"Cookie": f"a=b; hadoop.auth={cookie}"}) == user
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "é", "x" * 256, "\n", "a&b", 'a"b', "a,b", "a=b", "a%20", "\\"])

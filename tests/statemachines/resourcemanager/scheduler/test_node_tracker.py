@@ -1,4 +1,7 @@
-"""The search for a node with room: it finds every such node, and does not examine full nodes again."""
+"""What the scheduler keeps of its nodes: a search that finds every node with room, and how large the largest is.
+
+The search does not examine full nodes again.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager import InvalidResourceRequestError, Resource
 from statemachines.resourcemanager.scheduler.core import node_tracker
-from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
-from statemachines.resourcemanager.scheduler.core.node_tracker import NodeSearch
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit import tries
+from ..daemon.yarn_cluster import Yarn, ask
+from ..inner import NodeRequirements, SchedulerNode
 
 ANYWHERE: frozenset[str] = frozenset()
 
@@ -35,7 +38,7 @@ def fill(node: SchedulerNode) -> None:
     node.take(f"all of {node.host}", Resource(node.free_memory_mb, node.free_vcores_milli))
 
 
-def empty(room: NodeSearch, node: SchedulerNode) -> None:
+def empty(room: node_tracker.NodeSearch, node: SchedulerNode) -> None:
     node.give_back(f"all of {node.host}")
     room.grown(node)
 
@@ -54,12 +57,12 @@ class Looking(NodeRequirements):
         return super().fits_further(node)
 
 
-def gpus_taken(count: int) -> tuple[NodeSearch, list[SchedulerNode]]:
+def gpus_taken(count: int) -> tuple[node_tracker.NodeSearch, list[SchedulerNode]]:
     """Nodes with memory only."""
     nodes = [node(number, memory_mb=100, gpus=1) for number in range(count)]
     for one in nodes:
         one.take("gpu", Resource(0, 0, 1))
-    return NodeSearch(nodes), nodes
+    return node_tracker.NodeSearch(nodes), nodes
 
 
 def test_search_examines_a_node_again_only_after_it_has_more_room() -> None:
@@ -94,7 +97,7 @@ def test_requirements_smaller_in_one_type_ignore_the_failed_search() -> None:
 
 def test_line_stays_short_however_often_nodes_get_room() -> None:
     nodes = [node(number) for number in range(5)]
-    room, whole = NodeSearch(nodes), requirements(4, 4)
+    room, whole = node_tracker.NodeSearch(nodes), requirements(4, 4)
     for one in nodes:
         fill(one)
 
@@ -111,7 +114,7 @@ def test_line_stays_short_however_often_nodes_get_room() -> None:
 
 def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_tracker, "_MOST_STARTS", 10)
-    room = NodeSearch([node(number) for number in range(5)])
+    room = node_tracker.NodeSearch([node(number) for number in range(5)])
 
     found = [room.find(requirements(memory_mb)) for memory_mb in (*[5] * 30, *[4] * 30)]
 
@@ -139,7 +142,7 @@ STEPS = st.tuples(st.sampled_from(["find", "find", "give back", "add", "remove"]
 @given(st.integers(1, 80), st.lists(STEPS, max_size=120))
 def test_search_finds_a_node_whenever_one_that_looks_at_all_would(count: int, steps: list[tuple[str, int]]) -> None:
     nodes = [node(number) for number in range(count)]
-    room, held, added = NodeSearch(nodes), [], count
+    room, held, added = node_tracker.NodeSearch(nodes), [], count
     for number, (step, which) in enumerate(steps):
         if step == "find":
             want = SHAPES[which % len(SHAPES)]
@@ -190,3 +193,61 @@ def test_requirements_fit_no_node_that_the_requirements_they_cover_do_not(
     one.free_others = {"fpga": number}
 
     assert not (more.covers(less) and more.fits(one) and not less.fits(one))
+
+
+# -- the largest node, after YARN --------------------------------------------------------------------------------------
+
+WAIT_MS = 10_000
+SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4)).map(lambda size: Resource(*size))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["come", "go", "resize", "drain"]), SIZES)))
+def test_the_largest_is_known_whatever_happens_to_nodes(changes: list[tuple[int, str, Resource]]) -> None:
+    tracker = node_tracker.ClusterNodeTracker()
+    for number, what, size in changes:
+        node = tracker.get(f"n{number}:1")
+        if node is None:
+            if what == "come":
+                tracker.add(SchedulerNode(f"n{number}:1", NodeSpec(f"n{number}", size)))
+        elif what == "go":
+            tracker.remove(node)
+        elif what == "resize":
+            tracker.close(node)
+            node.set_capacity(size)
+            tracker.open(node)
+        elif what == "drain":
+            tracker.close(node)
+            node.is_draining = True
+            tracker.open(node)
+
+        capacities = [each.capacity for each in tracker]
+        assert tracker.largest() == (
+            max((each.memory_mb for each in capacities), default=None),
+            max((each.vcores_milli for each in capacities), default=None),
+        )
+
+
+@pytest.mark.parametrize("kind", ["fifo", "capacity"])
+def test_after_the_wait_a_container_beyond_the_largest_node_is_refused(kind: str) -> None:
+    nodes = NodeSpec("node1", Resource(10, 10_000)), NodeSpec("node2", Resource(20, 5_000))
+    with Yarn(*nodes, scheduler={"kind": kind, "maximum_allocation_mb": 15}) as yarn:
+        largest = yarn.manager.context.scheduler.maximum_allocation
+        assert largest("default") == (15, None), "as configured: other nodes may register"
+        master = yarn.submit_and_run()
+        master.allocate(ask(resource=Resource(12, 12_000)))
+        yarn.advance(WAIT_MS + 1)
+
+        assert largest("default") == (15, 10_000)
+        with pytest.raises(InvalidResourceRequestError, match=r"<memory:15 MB, vCores:10>"):
+            master.allocate(ask(resource=Resource(12, 12_000)))
+        yarn.register(NodeSpec("node3", Resource(5, 12_000)))
+        master.allocate(ask(resource=Resource(12, 12_000)))
+
+        assert largest("default") == (15, 12_000)
+
+
+def test_without_nodes_only_the_configuration_limits() -> None:
+    with Yarn(scheduler={"maximum_allocation_mb": 15}) as yarn:
+        yarn.advance(WAIT_MS + 1)
+
+        assert yarn.manager.context.scheduler.maximum_allocation("default") == (15, None)
