@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from dispatcher.metrics.entities import all_machines, entity_sources
-from dispatcher.metrics.transition_ring import TransitionRing, ring
 from statemachines import TransitionRecorder
 from statemachines.changes import HAND_OVER_EVERY, ChangeLog, Row
 from statemachines.entity_tables import EntityTables, SortedIds
 
+from .rings import moves_in_process, new_ring, ring_of_process
 from .test_recorder import E, S, Thing
 
 SECOND = 1_000_000_000
@@ -35,9 +35,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def recorder(clock: Clock) -> Iterator[TransitionRecorder]:
-    ring.resize(100)
-    yield TransitionRecorder(ends={"Thing": {S.DOWN}}, clock_ns=clock)
-    ring.resize(0)
+    with ring_of_process(100):
+        yield TransitionRecorder(ends={"Thing": {S.DOWN}}, clock_ns=clock)
 
 
 def states(recorder: TransitionRecorder, machine: str = "Thing", **which: str) -> dict[str, str]:
@@ -174,11 +173,7 @@ def test_transitions_reach_the_ring_of_the_process(recorder: TransitionRecorder)
 
     recorder.find_entity("ringed")
 
-    moves = [
-        (each.from_state, each.event_type, each.to_state, each.valid)
-        for each in ring.history("ringed", "Thing").transitions
-    ]
-    assert moves == [
+    assert moves_in_process("ringed") == [
         ("DOWN", "START", "DOWN", False),
         ("UP", "STOP", "DOWN", True),
         ("UP", "START", "UP", True),
@@ -236,7 +231,7 @@ def test_a_machines_thread_does_not_wait_while_another_hands_rows_over() -> None
 
 def test_a_ring_that_was_off_at_first_has_no_whole_history() -> None:
     """It said that it had all transitions, as those made while it was off were not counted."""
-    log, own = ChangeLog(), TransitionRing()
+    log, own = ChangeLog(), new_ring()
     log.row_followers = (own,)
     for size in (0, 100):
         own.resize(size)
@@ -265,7 +260,7 @@ def test_without_a_reader_only_the_living_are_kept() -> None:
 
 
 def test_nothing_is_lost_between_a_machines_thread_and_readers() -> None:
-    own = TransitionRing(200_000)
+    own = new_ring(200_000)
     log = ChangeLog()
     tables = EntityTables(log, {})
     log.row_followers = tables, own

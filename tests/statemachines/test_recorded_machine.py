@@ -10,10 +10,10 @@ import pytest
 
 from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
-from dispatcher.metrics.transition_ring import ring
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 
 from ..journal_rows import begin
+from .rings import moves_in_process, ring_of_process
 
 
 class S(Enum):
@@ -225,17 +225,14 @@ def test_followers_learn_what_changed_and_what_was_routine(made: Any) -> None:
 def test_what_is_routine_to_a_follower_leaves_no_room_in_the_ring(made: Any) -> None:
     recorder = TransitionRecorder()
     thing = Thing(made(recorder), recorder)
-    ring.resize(100)
-    try:
+    with ring_of_process(100):
         thing.take(E.START, E.BEAT)
         changes = recorder.follow(E.BEAT)
         thing.take(E.BEAT, E.BEAT, E.STOP)
         recorder.unfollow(changes)
         recorder.find_entity("a")
 
-        kept = [each.event_type for each in ring.history("a", "Thing").transitions]
-    finally:
-        ring.resize(0)
+        kept = [event for _, event, _, _ in moves_in_process("a")]
 
     assert kept == ["STOP", "BEAT", "START"]
 

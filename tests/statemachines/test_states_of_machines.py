@@ -10,7 +10,6 @@ import pytest
 
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 from statemachines.arc_hooks import ArcHook
-from statemachines.time_travel import RemarkKind, states_at
 from statemachines.topology import build
 
 from .test_graph import drawn
@@ -220,7 +219,7 @@ def test_mistakes_are_told_when_the_table_is_made(declare: Callable[[], Factory]
         declare()
 
 
-# -- tables, drawings, time travel -----------------------------------------------------------------------------------
+# -- tables and drawings ---------------------------------------------------------------------------------------------
 
 
 DRAWN = (
@@ -253,22 +252,3 @@ def test_tables_and_drawings_show_guards_timeouts_and_hooks() -> None:
     ]
     assert '  "OPEN" [label="OPEN\\nentry / creak"];' in dot
     assert '  "OPEN" -> "SHUT" [label="LEFT_OPEN after 30 s"];' in dot
-
-
-def row(seq: int, before: State, event: Type, after: State, *, valid: bool = True) -> dict[str, Any]:
-    states = {"from_state": before.name, "event_type": event.name, "to_state": after.name}
-    return {"seq": seq, "machine": "Door", "entity": "door_1", "at": seq, "valid": valid, **states}
-
-
-def test_time_travel_follows_each_guarded_arc_and_takes_a_refusal_by_guards_for_one() -> None:
-    rows = [
-        row(1, S.SHUT, E.LOCKED, S.SHUT, valid=False),
-        row(2, S.SHUT, E.PUSHED, S.OPEN),
-        row(3, S.OPEN, E.LEFT_OPEN, S.SHUT),
-        row(4, S.SHUT, E.LOCKED, S.LOCKED),
-    ]
-
-    travel = states_at(rows, factories={"Door": DRAWN})
-
-    assert [each.state for each in travel.entities()] == ["LOCKED"]
-    assert (travel.disagreements, list(travel.remarks)) == (0, [RemarkKind.REFUSED])

@@ -23,6 +23,7 @@ from statemachines.time_travel import END, KEPT_REMARKS, EntityState, Moment, Re
 from ..kit.commands import SAMPLE
 from .resourcemanager.inner import RMNodeEvent
 from .simulation.replays import app, config, finish, node, task, workload
+from .test_states_of_machines import DRAWN as DOORS
 
 pytestmark = pytest.mark.long
 
@@ -372,6 +373,16 @@ def test_remarks_are_all_counted_and_the_first_kept() -> None:
 
     (refused,) = travel.remarks.values()
     assert (refused.total, len(refused.first), refused.first[-1].seq) == (number, KEPT_REMARKS, KEPT_REMARKS)
+
+
+def test_each_guarded_arc_is_followed_and_a_refusal_by_guards_is_one() -> None:
+    steps = ["SHUT LOCKED", "SHUT PUSHED OPEN", "OPEN LEFT_OPEN SHUT", "SHUT LOCKED LOCKED"]
+    rows = [row(seq, "door_1", step, machine="Door") for seq, step in enumerate(steps, 1)]
+
+    travel = states_at(rows, factories={"Door": DOORS})
+
+    assert states(travel) == {("Door", "door_1"): "LOCKED"}
+    assert (travel.disagreements, [kind.name for kind in travel.remarks]) == (0, ["REFUSED"])
 
 
 # -- random walks -----------------------------------------------------------------------------------------------------

@@ -109,10 +109,7 @@ class Journal:
         tables = {"events": self.events, "transitions": self.transitions}
         return {
             name: "\n".join(
-                json.dumps(
-                    {column: value for column, value in row.items() if column not in WALL_CLOCK}
-                )
-                for row in rows
+                json.dumps({column: value for column, value in row.items() if column not in WALL_CLOCK}) for row in rows
             ).encode()
             for name, rows in tables.items()
         }

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dispatcher.journal.format.event_codec import encode_payload
-from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Resource, RMContainer
-from statemachines.resourcemanager.events.rmcontainer import RMContainerStartEvent
+from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Resource, RMContainer, RMContainerEventType
 
 from ....kit.scenarios import play
 from ..builders import NODE, TASK, Case, Workshop, case_id, declared, event_for, send, targets
+from ..cluster import Cluster
 from ..inner import EXIT_ABORTED, EXIT_PREEMPTED, EntityEventHandler
 from .stage import MachineStage
 
@@ -239,15 +239,16 @@ def test_payload_describes_the_container_for_the_journal(workshop: Workshop) -> 
     }
 
 
-def test_text_of_the_payload_is_the_payload_as_json(workshop: Workshop) -> None:
-    plain, odd = workshop.container(), workshop.container()
-    odd.request = odd.request._replace(
-        resource=Resource(1, 2, gpus=2, gpu_milli=460, others=(("fpga", 1),)), kind='"größe"\n\udcff'
-    )
-    odd.gpu_devices = (0, 3)
+def test_text_of_the_payload_is_the_payload_as_json(cluster: Cluster) -> None:
+    cluster.add_node("n1", gpus=4, others={"fpga": 1})
+    odd = Resource(1, 2, gpus=2, gpu_milli=460, others=(("fpga", 1),))
+    cluster.ask(cluster.new_attempt(), Resource(1, 1), cluster.request(odd, kind='"größe"\n\udcff'))
 
-    for container in (plain, odd):
-        start = RMContainerStartEvent(container)
+    starts = [event for event in cluster.dispatcher.events if event.type is RMContainerEventType.START]
+
+    containers = [cluster.context.containers[start.entity] for start in starts]
+    assert [container.gpu_devices for container in containers] == [(), (0, 1)]
+    for start, container in zip(starts, containers, strict=True):
         assert start.payload == json.dumps(container.payload(), separators=(",", ":"))
         assert encode_payload(start.payload) == start.payload
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import gc
 import types
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from dispatcher.metrics.transition_ring import ring
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.read import waits
 from statemachines.resourcemanager.web.rest import texts
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
+from ...rings import ring_of_process
 from .front import BASE, Front, front, until
 
 pytestmark = pytest.mark.long
@@ -68,20 +67,10 @@ def held(rm: Front) -> Counter[str]:
     return rm.manager.context.call(lambda: reachable(rm.manager, rm.door))
 
 
-@pytest.fixture
-def small_ring() -> Iterator[None]:
-    """The process's ring of transitions as at its start: a door makes it as large as it needs, never smaller."""
-    most = ring.most
-    ring.resize(0)
-    yield
-    ring.resize(most)
-
-
-@pytest.mark.usefixtures("small_ring")
 def test_not_one_object_is_left_of_each_application_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "KEPT", KEPT)  # what an application waited for is kept for seconds
     monkeypatch.setattr(texts, "SPARE", KEPT)  # or texts of hundreds that have gone are kept
-    with front(*NODES, max_completed_applications=KEPT, ops={"transitions_kept": 100}) as rm:
+    with ring_of_process(0), front(*NODES, max_completed_applications=KEPT, ops={"transitions_kept": 100}) as rm:
         come_and_go(rm, FEW)
         after_few = held(rm)
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.web.pages.listing import ListedColumn, ListPage, Query, first_page, page_of, parse
 
 pytestmark = pytest.mark.long
@@ -74,16 +73,3 @@ def test_a_column_turns_round_when_it_is_sorted_by_again() -> None:
 
     assert query.sorted_by(COLUMNS[0]) == "/list?q=x&sort=value&order=asc"
     assert query.address(after="c") == "/list?q=x&sort=value&order=desc&after=c"
-
-
-@pytest.mark.parametrize("query", ["sort=note", "sort=x", "order=x", "after=!", "after=eyJhIjoxfQ", "before=W251bGxd"])
-def test_nonsense_is_refused(query: str) -> None:
-    with pytest.raises(Refusal) as refused:
-        asked(query)
-
-    assert refused.value.status == 400
-
-
-def test_a_cursor_of_another_list_is_refused() -> None:
-    with pytest.raises(Refusal, match="another list"):
-        page([(1, 1)], "after=WyJ4Il0")

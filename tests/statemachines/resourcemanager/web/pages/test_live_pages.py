@@ -14,12 +14,9 @@ import httpx
 import pytest
 
 from dispatcher import HealthAnswer
-from dispatcher.ops.sight import Sight
 from dispatcher.pages import site
 from dispatcher.supervision.health import HealthWarning
 from statemachines.resourcemanager.web.pages import application
-from statemachines.resourcemanager.web.pages.application import history_of
-from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 from ....simulation.replays import TIMEOUT_S
 from ..front import Front, front, until
@@ -93,9 +90,9 @@ def test_what_changes_while_a_page_is_made_is_sent_to_it_afterwards(
 ) -> None:
     app_id = submit(made, name="it", user="ann")
     until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
-    is_being_made = threading.Event()
+    is_being_made, history_of = threading.Event(), application.history_of
 
-    async def after_the_kill(site: ClusterSite, id: str, sight: Sight) -> Any:
+    async def after_the_kill(site: Any, id: str, sight: Any) -> Any:
         is_being_made.set()
         while site.model.apps[id].state != "KILLED":
             await site.model.changed(site.model.number)

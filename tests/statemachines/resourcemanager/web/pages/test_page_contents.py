@@ -20,8 +20,6 @@ import pytest
 
 from dispatcher import AsyncDispatcher, Event, JournalWriter, MetricsServer
 from dispatcher.ops import dispatchers as of_dispatchers
-from dispatcher.ops.dispatchers import EventTypeNumbers
-from dispatcher.pages.page_texts import NOTHING
 from statemachines import Entities, StateMachineFactory
 from statemachines.resourcemanager import ApplicationSubmission, Caller, ContainerStatus, Resource
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, Workload
@@ -32,6 +30,7 @@ from ..front import BASE, NODE, NODE_ID, Front, front, until
 
 pytestmark = pytest.mark.long
 
+NOTHING = "\N{EN DASH}"
 MARKUP = "<img src=x onerror=alert(1)>\"'&</td>"
 BIDI = "a\u202eb\u2066c\u200f"
 PAGES = ("/cluster", "/cluster/apps", "/cluster/nodes", "/cluster/scheduler", "/cluster/dispatcher", "/cluster/process")
@@ -226,7 +225,9 @@ def test_a_nodes_page_shows_its_use_and_history(busy: Front) -> None:
         ("/cluster/apps?sort=colour", 400),
         ("/cluster/apps?order=up", 400),
         ("/cluster/apps?after=%00%ff", 400),
-        ("/cluster/apps?after=WyJ4Il0", 400),
+        *((f"/cluster/apps?after={cursor}", 400) for cursor in ("WyJ4Il0", "!", "eyJhIjoxfQ")),
+        ("/cluster/apps?before=W251bGxd", 400),
+        ("/cluster/apps?sort=elapsed", 400),  # of which there is a column
         ("/cluster/scheduler?partition=nowhere", 404),
         ("/cluster/dispatcher?sort=colour", 400),
         ("/cluster?user.name=a%20b", 400),
@@ -396,10 +397,10 @@ def test_the_dispatchers_page_shows_types_and_says_when_the_ops_api_is_off(busy:
 def test_event_types_that_are_idle_are_folded(busy: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """40 rows of zeros hid the few that had events."""
     types = [
-        EventTypeNumbers(event_type="BUSY", rate_10s=0.3, handled=3),
-        EventTypeNumbers(event_type="WAITS", queued=1),
-        EventTypeNumbers(event_type="FAILS", failed=1),
-        EventTypeNumbers(event_type="IDLE", handled=7),
+        of_dispatchers.EventTypeNumbers(event_type="BUSY", rate_10s=0.3, handled=3),
+        of_dispatchers.EventTypeNumbers(event_type="WAITS", queued=1),
+        of_dispatchers.EventTypeNumbers(event_type="FAILS", failed=1),
+        of_dispatchers.EventTypeNumbers(event_type="IDLE", handled=7),
     ]
     monkeypatch.setattr(of_dispatchers, "type_items", lambda *_: types)
 

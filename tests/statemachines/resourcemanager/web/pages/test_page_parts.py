@@ -14,12 +14,10 @@ import pytest
 
 from dispatcher import JournalError
 from dispatcher.ops.entities import FoundHistory, HistoryEntry, WantedHistory
-from dispatcher.ops.sight import WHOLE
 from dispatcher.pages import page_texts
 from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.read.waits import KEPT_S, Known
 from statemachines.resourcemanager.web.pages import cluster_texts, histories, timeline
-from statemachines.resourcemanager.web.pages.histories import Entered
 
 from ....simulation.replays import TIMEOUT_S
 from ...inner import WaitCause, WaitingReport, WaitingReports, WaitReason
@@ -37,7 +35,7 @@ def test_a_timeline_shows_each_stretch_on_one_axis() -> None:
     row = timeline.row_of(
         "app",
         "application_1_0001",
-        [Entered(100, "ACCEPTED"), Entered(600, "RUNNING"), Entered(1100, "FINISHED")],
+        [histories.Entered(100, "ACCEPTED"), histories.Entered(600, "RUNNING"), histories.Entered(1100, "FINISHED")],
     )
     assert row is not None
 
@@ -49,7 +47,7 @@ def test_a_timeline_shows_each_stretch_on_one_axis() -> None:
 
 def test_the_exit_status_decides_how_a_container_is_drawn() -> None:
     """A container that had failed was drawn as completed: its state is COMPLETED in both cases."""
-    moves = [Entered(0, "RUNNING", "ACQUIRED"), Entered(500, "COMPLETED", "RUNNING")]
+    moves = [histories.Entered(0, "RUNNING", "ACQUIRED"), histories.Entered(500, "COMPLETED", "RUNNING")]
     failed = timeline.row_of("container 2", "c", moves, failure="exit status 1")
     assert failed is not None
 
@@ -60,15 +58,15 @@ def test_the_exit_status_decides_how_a_container_is_drawn() -> None:
 
 
 def test_what_is_not_known_of_the_beginning_is_drawn_as_the_state_that_the_first_known_move_left() -> None:
-    row = timeline.row_of("attempt 1", "a", [Entered(800, "FINISHED", "RUNNING")], begun_ms=0)
+    row = timeline.row_of("attempt 1", "a", [histories.Entered(800, "FINISHED", "RUNNING")], begun_ms=0)
     assert row is not None
 
     assert [bar.state for bar in row.bars] == ["RUNNING"]
 
 
 def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
-    live = timeline.row_of("live", "a", [Entered(0, "RUNNING")])
-    failed = timeline.row_of("failed", "b", [Entered(0, "RUNNING"), Entered(500, "KILLED")])
+    live = timeline.row_of("live", "a", [histories.Entered(0, "RUNNING")])
+    failed = timeline.row_of("failed", "b", [histories.Entered(0, "RUNNING"), histories.Entered(500, "KILLED")])
     assert live is not None
     assert failed is not None
 
@@ -78,7 +76,7 @@ def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
 
 
 def test_titles_in_a_timeline_are_texts() -> None:
-    row = timeline.row_of("<b>", "<script>", [Entered(0, "<i>")])
+    row = timeline.row_of("<b>", "<script>", [histories.Entered(0, "<i>")])
     assert row is not None
 
     svg = timeline.draw([row], now_ms=1, begin_ms=0, end_ms=None)
@@ -88,7 +86,7 @@ def test_titles_in_a_timeline_are_texts() -> None:
 
 @pytest.mark.parametrize("span_ms", [0, 1, 999, 60_000, 10**7, 10**9, 10**12])
 def test_an_axis_has_a_few_marks_whatever_its_length(span_ms: int) -> None:
-    row = timeline.row_of("a", "a", [Entered(0, "RUNNING")])
+    row = timeline.row_of("a", "a", [histories.Entered(0, "RUNNING")])
     assert row is not None
 
     svg = timeline.draw([row], now_ms=span_ms, begin_ms=0, end_ms=None)
@@ -141,7 +139,7 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
     monkeypatch.setattr(histories, "readers_now", lambda: [read])
     monkeypatch.setattr(histories, "_PATIENCE_S", 0.01)
 
-    async def course() -> tuple[int, list[Entered]]:
+    async def course() -> tuple[int, list[histories.Entered]]:
         looked_up = histories.Histories(Workers())
         at_first = len(await looked_up.of(["a"]))
         may_answer.set()
@@ -265,6 +263,7 @@ def test_a_journal_that_cannot_be_read_leaves_a_page_without_its_history(monkeyp
 
     async def history() -> object:
         site: Any = SimpleNamespace(rm=SimpleNamespace(workers=Workers()))
-        return await histories.history_of(site, "application_1_0001", WHOLE)
+        sight: Any = None  # readers make use of it
+        return await histories.history_of(site, "application_1_0001", sight)
 
     assert asyncio.run(history()) is None
