@@ -326,6 +326,7 @@ simple_events = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(simple_events)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(Simple(Job.ENDED, "\ud800"))

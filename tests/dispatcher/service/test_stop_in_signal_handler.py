@@ -15,6 +15,8 @@ from dispatcher import AsyncDispatcher, Service, ServiceState
 from ...kit import TIMEOUT_S, no_thread_is_left
 from ...kit.services import Recorder
 
+pytestmark = pytest.mark.long
+
 
 class Interruption:
     """Calls `action` once, as a signal handler would: before one bytecode or line of `dispatcher.service`."""

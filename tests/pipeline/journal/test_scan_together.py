@@ -52,6 +52,7 @@ def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int
         assert rows([pair[place] for pair in pairs]) == list(read_rows(journal, table))
 
 
+@pytest.mark.long
 def test_coded_kinds_share_their_indices_and_have_the_same_values(journal: Path) -> None:
     """The report's digests number the kinds of rows by one array of indices instead of five columns of text."""
     [parts] = divided(journal, 1)

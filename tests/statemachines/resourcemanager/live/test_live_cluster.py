@@ -9,6 +9,8 @@ from .cluster import LiveCluster, Settings, Step
 from .directed import DIRECTED, UNREACHABLE, Directed, Pair, pairs
 from .scripts import any_course
 
+pytestmark = pytest.mark.long
+
 ALL = {(machine, state, event) for machine in EVENT_TYPES for state, event in declared(machine)}
 EXPLAINED = set().union(*map(pairs, UNREACHABLE.values()))
 
