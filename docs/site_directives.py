@@ -56,7 +56,9 @@ def drawn(source: str, folder: Path) -> str:
 
         svg = str(mermaidx.render(source, theme="neutral").svg())
         folder.mkdir(parents=True, exist_ok=True)
-        kept.write_text(svg, encoding="utf-8")
+        new = kept.with_suffix(".new")
+        new.write_text(svg, encoding="utf-8")
+        new.replace(kept)  # whole, or not at all
     return kept.read_text(encoding="utf-8")
 
 
