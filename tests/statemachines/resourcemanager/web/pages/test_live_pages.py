@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import httpx
@@ -61,11 +62,13 @@ def test_a_new_application_reaches_the_list_and_old_rows_are_not_sent_again(made
         begin = next(each for each in changes if first in each.get("rows", {}).get("html", {}))
         second = submit(made, name="second", user="ann")
         later = next(each for each in changes if second in each.get("rows", {}).get("html", {}))
+        # On a busy machine the page may lack a part at first: then it has no number.
+        whole = next(each for each in chain([later], changes) if each["number"] >= 0)
 
     assert "part-figures" in begin["parts"]
     assert later["rows"]["order"] == [second, first]
     assert first not in later["rows"]["html"]
-    assert later["number"] > begin["number"]
+    assert whole["number"] > begin["number"]
 
 
 def test_a_client_that_has_the_present_page_is_sent_only_the_notice(made: Front) -> None:
