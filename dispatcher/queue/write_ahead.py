@@ -121,8 +121,8 @@ class WriteAhead:
         self._passing: frozenset[type] = frozenset()
         # Every event is logged, so that a post need not look at its class; one thread at a time, any thread reads.
         self.keeps_all: bool = self.is_on
-        # The codec's; a cached property costs each post two look-ups; never changes
-        self._encode: Callable[[Any], bytes] | None = self._codec.encode if self.is_on else None
+        # The codec's, at hand for each post, where a cached property costs two look-ups. Dead letters need no log.
+        self._encode: Callable[[Any], bytes] | None = self._codec.encode if self.is_on else None  # never changes
         # Of an earlier run; read when they are asked for, by one thread at a time, before the start.
         self._recovered: list[Current] | None = None
 
@@ -220,9 +220,8 @@ class WriteAhead:
 
     def encode(self, event: Any, marks: Marks | None = None) -> bytes:
         """The event's line for `append_later`. Raises as `accept`, but not ReentrantAppendError."""
-        assert self._encode is not None
         try:
-            line = self._encode(event)
+            line = (self._encode or self._codec.encode)(event)
             if marks is None or marks is _PLAIN:
                 return line
             from dispatcher.journal.format.event_codec import with_marks
