@@ -5,7 +5,6 @@ The commands run in this process: thousands of mistakes would take minutes in pr
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
@@ -18,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher import JournalConfig, JournalWriter
-from dispatcher.cli import USER_ERROR, group
 
 from .journal_rows import begin, end
 from .kit import tries
@@ -27,6 +25,7 @@ from .kit.commands import Ended, run_here
 pytestmark = pytest.mark.long
 
 TRACEBACK = "Traceback"
+USER_ERROR = 2
 
 NAMES = (
     "",
@@ -108,8 +107,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     make_journal(folder / "journal", HOSTILE)
     (folder / "rm.yaml").write_text("name: !!bool 'maybe'")
     (folder / "jobs.json").write_text("{]")
-    # Made once: it is the greater part of a run.
-    group.command_line, made = functools.cache(group.command_line), group.command_line  # type: ignore[assignment]
     before = Path.cwd()
     handlers = logging.getLogger().handlers[:]
     os.chdir(folder)
@@ -117,7 +114,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
     finally:
         os.chdir(before)
-        group.command_line = made
         logging.getLogger().handlers[:] = handlers
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from dispatcher import DeadLetters, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor, ops_app
@@ -120,14 +122,25 @@ def test_a_dispatcher_is_stopped_and_its_end_is_told(browser: Visitor) -> None:
 # -- who may, and from where -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("control", "role"), [(False, "admin"), (True, "view"), (False, None)])
-def test_questions_and_forms_need_controls_and_an_administrator(shop: Shop, control: bool, role: str | None) -> None:
+@pytest.mark.parametrize(
+    ("control", "role", "reason"),
+    [
+        (False, "admin", "controls are switched off; set ops.control: true"),
+        (True, "view", "role admin is required"),
+        (True, "user", "role admin is required"),
+        (True, None, "role admin is required"),
+    ],
+)
+def test_questions_and_forms_need_controls_and_an_administrator(
+    shop: Shop, control: bool, role: str | None, reason: str
+) -> None:
     shop.place("o1")
     fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal)]
     visitor = Visitor(ops_app(OpsConfig(control=control)), role)
 
     assert [visitor.get(path).status_code for path in (*QUESTIONS, "/changes", "/changes/1")] == [403] * 6
-    assert visitor.send_form("/changes/discard", fields).status_code == 403
+    refused = visitor.send_form("/changes/discard", fields)
+    assert (refused.status_code, reason in refused.text, "<h1>" in refused.text) == (403, True, True)
     assert shop.letters() == ["o1"]
 
 
@@ -156,6 +169,8 @@ def test_a_hook_that_fails_gives_an_administrator_a_page_that_says_so() -> None:
         {"sec-fetch-site": "same-site"},
         {"sec-fetch-site": "same-origin", "origin": "http://evil.example"},
         {"sec-fetch-site": "", "origin": "null"},
+        {"sec-fetch-site": "", "origin": "http://elsewhere"},
+        {"sec-fetch-site": ""},
     ],
 )
 def test_a_form_of_another_web_site_changes_nothing(browser: Visitor, shop: Shop, headers: dict[str, str]) -> None:
@@ -163,7 +178,10 @@ def test_a_form_of_another_web_site_changes_nothing(browser: Visitor, shop: Shop
     fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal), ("key", "daily")]
     paths = [each.partition("?")[0] for each in QUESTIONS]
 
-    assert [browser.send_form(path, fields, **headers).status_code for path in paths] == [403] * 4
+    refused = [browser.send_form(path, fields, **headers) for path in paths]
+
+    assert [each.status_code for each in refused] == [403] * 4
+    assert all("neither Origin nor Sec-Fetch-Site says" in each.text for each in refused)
     assert shop.letters() == ["o1"]
     assert shop.dispatcher.in_state(ServiceState.STARTED)
 
@@ -185,6 +203,17 @@ def test_a_form_that_no_page_sends_is_refused(browser: Visitor, shop: Shop, fiel
 
     assert browser.send_form("/changes/discard", fields).status_code in (400, 404, 409)
     assert shop.letters() == ["o1"]
+
+
+def test_a_form_leads_on_below_the_path_of_the_app_that_has_the_pages(shop: Shop) -> None:
+    shop.place("o1")
+    app = Starlette(routes=[Mount("/tools/ops", ops_app(OpsConfig(control=True)))])
+    fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal)]
+
+    answer = Visitor(app, "admin").send_form("/tools/ops/changes/discard", fields)
+
+    assert answer.status_code == 303
+    assert re.fullmatch(r"/tools/ops/changes/\d+", answer.headers["location"])
 
 
 def test_each_form_leaves_an_audit_line_also_when_it_is_refused(

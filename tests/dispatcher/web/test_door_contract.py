@@ -112,10 +112,11 @@ def test_nothing_can_be_changed(served: Served, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/metrics/x", "/Livez", "/favicon.ico", "/livez/../metrics"])
 def test_what_is_not_there_is_404_in_one_line(served: Served, path: str) -> None:
-    status, _, body = served.ask(path)
+    status, headers, body = served.ask(path)
 
     assert status == 404
     assert body.count(b"\n") <= 1
+    assert "python" not in headers.get("server", "").lower()
 
 
 def test_a_scrape_may_choose_names_and_be_compressed(served: Served) -> None:
@@ -126,6 +127,24 @@ def test_a_scrape_may_choose_names_and_be_compressed(served: Served) -> None:
     page = gzip.decompress(body)
     assert b"two_total 1.0" in page
     assert b"one_total" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "accepted", "is_compressed"),
+    [
+        ("/metrics", "gzip", True),
+        ("/metrics", "br, x-gzip;q=0.5", True),
+        ("/metrics", "gzip;q=0, *", False),
+        ("/livez", "gzip", False),
+    ],
+)
+def test_an_answer_is_compressed_where_that_pays_and_the_client_takes_it(
+    served: Served, path: str, accepted: str, is_compressed: bool
+) -> None:
+    _, headers, body = served.ask(path, **{"Accept-Encoding": accepted})
+
+    assert (headers.get("content-encoding") == "gzip") is is_compressed
+    assert headers["content-length"] == str(len(body))
 
 
 @pytest.mark.parametrize("path", ["/livez", "/metrics?name[]=one_total"])
