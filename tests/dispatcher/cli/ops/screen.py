@@ -18,6 +18,8 @@ from dispatcher.cli.ops.top.watching import DaemonWatcher
 
 from .fake_daemon import Answers, FakeDaemon
 
+__all__ = ["Top", "TopApp", "app_of", "look_at", "shown", "shows_help"]
+
 
 def wish_of(sort: str = "queued", **more: Any) -> Wish:
     return Wish(sort=Sort(sort), **more)
