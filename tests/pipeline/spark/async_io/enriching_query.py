@@ -21,10 +21,10 @@ ROWS_PER_FILE = 10
 HANGS_AT = 25
 
 
-def with_source(folder: Path) -> Path:
-    """The folder, with a source of FILES micro-batches and an empty log in it."""
+def with_source(folder: Path, files: int = FILES) -> Path:
+    """The folder, with a source of so many micro-batches and an empty log in it."""
     (folder / "in").mkdir(parents=True)
-    for number in range(FILES):
+    for number in range(files):
         file = folder / "in" / f"{number}.json"
         first = number * ROWS_PER_FILE
         file.write_text("".join(json.dumps({"id": i}) + "\n" for i in range(first, first + ROWS_PER_FILE)))

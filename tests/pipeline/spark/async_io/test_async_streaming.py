@@ -59,14 +59,16 @@ def batch_by_batch(stream: DataFrame, function: Connected) -> Any:
 
 
 @pytest.mark.parametrize("writer", [stream_of_rows, batch_by_batch])
-def test_micro_batches_share_their_connection(spark: SparkSession, folder: Path, writer: Callable[..., Any]) -> None:
+def test_micro_batches_share_their_connection(spark: SparkSession, tmp_path: Path, writer: Callable[..., Any]) -> None:
+    """Spark hands idle workers out in turns, and keeps up to four of earlier tests."""
+    folder = with_source(tmp_path, files=6)
     query = writer(read(spark, folder), Connected(folder / "log")).trigger(availableNow=True).start()
     progress = finish(query)
 
     lines = (folder / "log").read_text().splitlines()
-    assert len(progress) >= FILES
+    assert len(progress) >= 6
     assert len(lines) == len(set(lines))  # each worker once
-    assert len(lines) < FILES
+    assert len(lines) <= 4
 
 
 def rows_in(progress: Any) -> int:
