@@ -12,6 +12,18 @@ import pipeline.streaming
 from pipeline.streaming import StreamRecord, Watermark
 
 
+def test_a_record_has_no_timestamp_unless_it_is_given_one() -> None:
+    assert StreamRecord("a").timestamp_ms is None
+    assert StreamRecord("a", 5).timestamp_ms == 5
+
+
+def test_elements_are_equal_by_value() -> None:
+    assert StreamRecord("a", 5) == StreamRecord("a", 5)
+    assert hash(StreamRecord("a", 5)) == hash(StreamRecord("a", 5))
+    assert Watermark(5) == Watermark(5)
+    assert hash(Watermark(5)) == hash(Watermark(5))
+
+
 @pytest.mark.parametrize(
     ("element", "other"),
     [
@@ -21,6 +33,10 @@ from pipeline.streaming import StreamRecord, Watermark
 )
 def test_elements_that_differ_in_anything_are_not_equal(element: object, other: object) -> None:
     assert element != other
+
+
+def test_a_record_may_hold_a_value_that_cannot_be_hashed() -> None:
+    assert StreamRecord(["a"], 5) == StreamRecord(["a"], 5)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +51,11 @@ def test_elements_cannot_be_changed(element: object, field: str) -> None:
 @pytest.mark.parametrize("element", [StreamRecord("a", 5), Watermark(5)])
 def test_elements_have_slots_only(element: object) -> None:
     assert not hasattr(element, "__dict__")
+
+
+def test_elements_show_their_values() -> None:
+    assert repr(StreamRecord("a", 5)) == "StreamRecord(value='a', timestamp_ms=5)"
+    assert repr(Watermark(5)) == "Watermark(timestamp_ms=5)"
 
 
 @pytest.mark.parametrize("element", [StreamRecord("a", 5), StreamRecord(None), Watermark(5)])
