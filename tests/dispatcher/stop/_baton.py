@@ -205,17 +205,27 @@ def _step(until: Callable[[], bool] | None = None, spinning: bool = False) -> No
 def walk(scenario: Callable[[Scheduler], None], preemptions: int) -> int:
     """Run `scenario` in each order of at most that many preemptions; returns the number of orders.
 
-    What the scenario raises gets the order as its note. What earlier tests have left is collected before, or never: an
-    object that ends in the middle of a step, and touches what is shared, would take a step within it.
+    What the scenario raises gets the order as its note. Garbage, of earlier tests or of the last order, is collected
+    between two orders alone: an object that ends in the middle of a step, and touches what is shared, would take a step
+    within it.
     """
     gc.collect()
     gc.freeze()
+    gc.disable()
+    try:
+        return _walk(scenario, preemptions)
+    finally:
+        gc.enable()
+
+
+def _walk(scenario: Callable[[Scheduler], None], preemptions: int) -> int:
     left: list[list[int]] = [[]]
     orders = 0
     while left:
         given = left.pop()
         scheduler = Scheduler(given, preemptions)
         orders += 1
+        gc.collect()
         try:
             scenario(scheduler)
         except BaseException as error:
