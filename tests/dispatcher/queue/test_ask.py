@@ -31,7 +31,6 @@ from dispatcher.journal import recover
 from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, until
 from ...kit.coroutines import Keyed
 from ...kit.journals import Job, Posted, after_a_crash
-from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -40,22 +39,40 @@ def number_of(event: Numbered) -> int:
     return event.number
 
 
-SCENARIOS: Rows = {
-    "the error of the handler is the future's, and the event has failed": (
-        "ask 1 2 | +0 -> answers StopIteration 2 ; failed 1", {"fails": {1: 1}, "error": StopIteration},
-    ),
-} | {
-    f"asks among posts are answered and keep their order, with {times} times": (
-        "hold 0 | ask 1 | post 2 | ask 3 | post 4 | ask 5 | release -> seen 0 1 2 3 4 5 ; answers 1 3 5 ; handled 6",
-        {"measure_times": times},
-    )
-    for times in ("all", "sampled", "none")
-}  # fmt: skip
+def test_the_error_of_the_handler_is_the_futures_and_the_event_has_failed(make: Make) -> None:
+    error = StopIteration("no")
+
+    def fail(event: Numbered) -> None:
+        raise error
+
+    dispatcher = make(handler=fail)
+
+    assert dispatcher.ask(Numbered()).exception(TIMEOUT_S) is error
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.stats().failed == 1
 
 
-@scenarios(SCENARIOS)
-def test_scenario(script: str, options: dict[str, Any]) -> None:
-    perform(script, **options)
+@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+def test_asks_among_posts_are_answered_and_keep_their_order(make: Make, measure_times: Any) -> None:
+    gate = Gate()
+    dispatcher = make(DispatcherConfig(measure_times=measure_times))
+    handled: list[int] = []
+
+    def handle(event: Numbered) -> int:
+        gate.handle(event)
+        handled.append(event.number)
+        return event.number
+
+    dispatcher.register(Work, handle)
+    asks = []
+    for number in range(0, 200, 2):
+        dispatcher.post(Numbered(number))
+        asks.append(dispatcher.ask(Numbered(number + 1)))
+    gate.opened.set()
+
+    assert [ask.result(TIMEOUT_S) for ask in asks] == list(range(1, 200, 2))
+    assert handled == list(range(200))
+    assert_accounts_balance(dispatcher, 200)
 
 
 def test_a_handler_that_asks_its_own_dispatcher_gets_an_error_at_once(make: Make) -> None:

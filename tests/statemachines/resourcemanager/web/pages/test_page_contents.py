@@ -241,6 +241,10 @@ def test_what_is_not_there_or_makes_no_sense_is_a_page_too(busy: Front, path: st
     assert "Traceback" not in answer.text
 
 
+def test_a_cursor_of_another_list_is_named(busy: Front) -> None:
+    assert "the cursor is of another list" in busy.http.get("/cluster/apps?after=WyJ4Il0").text
+
+
 def test_pages_of_queues_and_nodes_tell_what_administrators_have_changed_and_what_has_no_effect() -> None:
     def queues(**capacities: float) -> dict[str, Any]:
         listed = [{"name": name, "capacity": capacity} for name, capacity in capacities.items()]
