@@ -85,10 +85,6 @@ class Latched:
         with self.changed:
             assert self.changed.wait_for(lambda: set(numbers) <= set(self.begun), TIMEOUT_S), self.begun
 
-    def await_ended(self, *numbers: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: set(numbers) <= set(self.ended), TIMEOUT_S), self.ended
-
     def end(self, *numbers: int, error: BaseException | None = None) -> None:
         """Let the coroutines of these events end, one after another, each once it has begun."""
         for number in numbers:

@@ -327,25 +327,6 @@ class SteppedRLock(SteppedLock):
     _reentrant = True
 
 
-class SteppedCondition:
-    """A condition whose waits have no timeout."""
-
-    def __init__(self, lock: SteppedLock) -> None:
-        self._lock = lock
-        self._notified = 0
-
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        while not (result := predicate()):
-            seen = self._notified
-            self._lock.release()
-            _step(lambda seen=seen: self._notified != seen)
-            self._lock.acquire()
-        return result
-
-    def notify_all(self) -> None:
-        self._notified += 1
-
-
 class SteppedEvent:
     """An event. A wait of less than a second, of which there are few, is over at once."""
 
