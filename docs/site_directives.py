@@ -14,6 +14,7 @@ import html
 import importlib
 import inspect
 import logging
+import os
 import re
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
@@ -34,6 +35,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
 from dispatcher import AsyncDispatcher, Service
+from dispatcher.util.files import replace_file
 
 OUR_PACKAGES = ("dispatcher", "statemachines", "pipeline")
 _API_PAGE = re.compile(rf"api/({'|'.join(OUR_PACKAGES)})(\.\w+)*")
@@ -44,7 +46,7 @@ _SMALLEST = 0.6
 
 
 def drawn(source: str, folder: Path) -> str:
-    """The SVG of a diagram; it is kept in the folder, for drawing one takes a second.
+    """The SVG of a diagram. Drawing one takes a second, so the folder keeps it for the next build.
 
     Raises:
         mermaidx.engines._common.MermaidRenderError: Mermaid does not understand it.
@@ -56,9 +58,8 @@ def drawn(source: str, folder: Path) -> str:
 
         svg = str(mermaidx.render(source, theme="neutral").svg())
         folder.mkdir(parents=True, exist_ok=True)
-        new = kept.with_suffix(".new")
-        new.write_text(svg, encoding="utf-8")
-        new.replace(kept)  # whole, or not at all
+        # A draft of its own for each process: two builds may run at once.
+        replace_file(kept, svg.encode(), draft=folder / f"{key}.{os.getpid()}", sync=False)
     return kept.read_text(encoding="utf-8")
 
 
@@ -209,7 +210,7 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
 
 @cache
 def _by_last_part(domain: PythonDomain) -> Mapping[str, Sequence[str]]:
-    """The names of all entries, once every page has been read."""
+    """All entries' names by their last part. Call it once every page has been read."""
     names = defaultdict(list)
     for name in domain.objects:
         names[name.rpartition(".")[2]].append(name)
@@ -250,7 +251,7 @@ def name_others(app: Sphinx, document: nodes.document) -> None:
 def keep_titles(
     app: Sphinx, page: str, template: str, context: dict[str, Any], document: nodes.document | None
 ) -> None:
-    """Make the tree of all pages from their titles alone: the reference has thousands of entries that it leaves out."""
+    """Build the navigation tree from page titles alone. It leaves out the thousands of entries of the reference."""
     with_all = context["toctree"]
 
     def with_titles(**options: Any) -> str:
@@ -265,7 +266,7 @@ def keep_titles(
 
 @cache
 def _titles(env: BuildEnvironment) -> dict[str, nodes.bullet_list]:
-    """Each page's table of contents without its sections, once every page has been read."""
+    """Each page's table of contents without its sections. Call it once every page has been read."""
     titles = {page: contents.deepcopy() for page, contents in env.tocs.items()}
     for item in (item for contents in titles.values() for item in contents if len(item) > 1):
         item[1][:] = list(item[1].findall(toctree))
@@ -284,5 +285,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", name_others)
     app.connect("missing-reference", resolve, priority=900)  # after intersphinx
     app.connect("html-page-context", keep_titles, priority=100)  # before the theme
-    gc.disable()  # collections took much of a build, which ends with its process
+    gc.disable()  # the process ends with the build, and collecting garbage would take a third of it
     return {"parallel_read_safe": True}
