@@ -115,7 +115,7 @@ def metric_families() -> dict[str, list[Any]]:
 
 
 def shown_families() -> list[Any]:
-    """All of them, and those of the page itself, which are in any registry."""
+    """All families of metrics on the page, with those that the page adds to every registry."""
     from prometheus_client import CollectorRegistry
 
     from dispatcher.metrics.page import render_page

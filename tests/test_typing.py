@@ -32,7 +32,7 @@ MISTAKES = {
 
 
 def pyright(*options: str) -> Any:
-    """What it prints as JSON."""
+    """The checker's output, which is JSON."""
     paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "VIRTUAL_ENV": sys.prefix}
     done = subprocess.run(
         [sys.executable, "-m", "basedpyright", "--outputjson", *options],

@@ -55,7 +55,7 @@ class Keeper:
 
     def is_sync_missed(self) -> bool:
         """After a frame: whether the caller has to sync, because this thread cannot be started. Any thread."""
-        if self._thread.thread is not None or self.ensure_running():  # the first spares each frame a call
+        if self._thread.thread is not None or self.ensure_running():  # the attribute saves each frame two calls
             return False
         if not self.is_missed() or time.monotonic() < self._missed_by_s:
             return False

@@ -183,7 +183,7 @@ def _mixed(text: bytes, nonce: bytes) -> bytes:
 
 
 class WantedHistory(NamedTuple):
-    """The rows of an entity's history to look up: the newest `limit` rows, or those of an older page."""
+    """Which rows of an entity's history to look up: the newest `limit` rows, or an older page of them."""
 
     entity: str
     machine: str | None

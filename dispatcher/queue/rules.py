@@ -1,7 +1,7 @@
 """The rule of a repeating schedule: a period, or a cron expression in a time zone.
 
-A rule computes times from times. It reads no clock, and does not know the event. Its arguments are those of
-`post_every`, and the journal stores them unchanged.
+A rule computes the next time from an earlier one. It reads no clock and knows nothing of the event. It takes the
+arguments of `post_every`, which the journal stores unchanged.
 """
 
 from __future__ import annotations

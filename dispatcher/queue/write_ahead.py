@@ -119,9 +119,10 @@ class WriteAhead:
         self.under_way: Collection[object] = journal.under_way if journal is not None else ()
         # Enum classes whose events are not logged; replaced by one thread at a time, any thread reads.
         self._passing: frozenset[type] = frozenset()
-        # Every event is logged, so that a post need not look at its class; one thread at a time, any thread reads.
+        # No class is excluded, so a post need not look at its event's class. One thread at a time writes, any reads.
         self.keeps_all: bool = self.is_on
-        # The codec's, at hand for each post, where a cached property costs two look-ups. Dead letters need no log.
+        # A shortcut for posts: the cached property `_codec` costs each of them two look-ups. None without a log, where
+        # only dead letters are encoded.
         self._encode: Callable[[Any], bytes] | None = self._codec.encode if self.is_on else None  # never changes
         # Of an earlier run; read when they are asked for, by one thread at a time, before the start.
         self._recovered: list[Current] | None = None
@@ -159,7 +160,7 @@ class WriteAhead:
         self.keeps_all = self.is_on and not self._passing
 
     def keeps(self, event: Any) -> bool:
-        """Whether a post of the event logs it. The hot path asks `keeps_all` first, which spares it the call."""
+        """Whether a post of the event logs it. Always if `keeps_all`, which the hot path reads to avoid this call."""
         return self.is_on and not (self._passing and type(type_of(event)) in self._passing)
 
     def hold(self) -> None:

@@ -92,7 +92,7 @@ class _Guard:
             self._emit(record)
 
     def _leave_deleted(self) -> None:
-        """Open a deleted log file again by its name: nobody can read lines that go to the deleted one."""
+        """Reopen a log file that was deleted. Lines written to the deleted file would be lost to every reader."""
         handler = self.handler
         if not isinstance(handler, logging.FileHandler) or handler.stream is None:
             return

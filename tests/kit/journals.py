@@ -178,13 +178,13 @@ KINDS = {START: "START", ROWS: "ROWS", ACCEPTED: "ACCEPTED", SNAPSHOT: "SNAPSHOT
 
 
 def frames_of(segment: Path, *kinds: str) -> list[Frame]:
-    """The frames of a sound segment, or those of some kinds."""
+    """The frames of an undamaged segment: all of them, or only some kinds."""
     assert all(isinstance(frame, Frame) for frame in frames_in(segment))
     return intact_frames(segment, *kinds)
 
 
 def intact_frames(segment: Path, *kinds: str) -> list[Frame]:
-    """Those of a segment that may be damaged; all, or those of some kinds."""
+    """The intact frames of a segment that may be damaged: all of them, or only some kinds."""
     found = (frame for frame in frames_in(segment) if isinstance(frame, Frame))
     return [frame for frame in found if not kinds or kind_of(frame) in kinds]
 
@@ -194,25 +194,25 @@ def kind_of(frame: Frame) -> str:
 
 
 def codec_of(*classes: type, of: type[Enum]) -> EventCodec:
-    """What writes and reads the events of these classes, whose types are of that Enum."""
+    """A codec for events of these classes, whose types are members of the Enum class `of`."""
     codec = EventCodec("shop")
     codec.declare(of, classes)
     return codec
 
 
 def line_of_a_rhythm(**marks: Any) -> bytes:
-    """The line of a `post_every` as releases wrote it that kept no event with it."""
+    """The line of a `post_every` in the format of releases that stored no event in it."""
     return with_marks(NO_EVENT, Marks(**marks))
 
 
 def marks_in(journal: Path) -> list[Marks]:
-    """What the lines of all accepted events say besides the events."""
+    """The marks of all accepted events."""
     frames = [frame for segment in segments(journal) for frame in intact_frames(segment, "ACCEPTED")]
     return [marks_of(line) for frame in frames for line in frame.payload.split(b"\n")]
 
 
 def id_of(journal: Path) -> str:
-    """The id in the manifest."""
+    """The journal's id, from its manifest."""
     manifest, _ = read_manifest(journal)
     assert manifest is not None
     assert manifest.journal is not None

@@ -10,7 +10,7 @@ from dispatcher.metrics.transition_ring import TransitionRing, ring
 
 @contextmanager
 def ring_of_process(most: int) -> Iterator[None]:
-    """Empty at first, and with room for so many transitions: a door makes it as large as it needs, never smaller."""
+    """An empty ring with room for this many transitions. A door enlarges it to what it needs, and never shrinks it."""
     before = ring.most
     ring.resize(0)
     ring.resize(most)
@@ -26,6 +26,6 @@ def new_ring(*most: int) -> TransitionRing:
 
 
 def moves_in_process(entity: str) -> list[tuple[str, str, str | None, bool]]:
-    """Of the entity of the machine Thing, from the newest on: state before, event, state after, and whether valid."""
+    """The transitions of an entity of the machine Thing, newest first: from, event, to, and whether it is valid."""
     found = ring.history(entity, "Thing").transitions
     return [(each.from_state, each.event_type, each.to_state, each.valid) for each in found]

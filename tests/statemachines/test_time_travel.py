@@ -340,7 +340,7 @@ TOLD = {
 
 
 def named(each: EntityState | Remark) -> str:
-    """As rows name it."""
+    """The entity as rows name it."""
     return each.entity if each.machine == "Thing" else f"{each.machine}/{each.entity}"
 
 

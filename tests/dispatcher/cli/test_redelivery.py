@@ -63,6 +63,6 @@ def test_what_names_no_function_is_refused(tmp_path: Path, factory: str) -> None
 
 
 def recover(journal: Path, factory: str) -> Ended:
-    """Hand what an empty journal has accepted to the dispatcher that the function makes."""
+    """Run `journal recover` on an empty journal, with the dispatcher that the function makes."""
     JournalWriter(journal, JournalConfig(write_ahead=True)).close()
     return run_here("journal", "recover", journal, "--with", factory)

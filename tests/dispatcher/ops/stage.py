@@ -22,7 +22,7 @@ NS_PER_S = 1_000_000_000
 def keep(*rows: tuple[str, str, str, str, str | None], since_s: int = 1, most: int | None = 100) -> None:
     """The process keeps transitions (entity, machine, from, event, to), a second apart.
 
-    `most`: so many are kept from now on; None leaves it at what it is.
+    `most`: how many transitions the process keeps from now on; None leaves the limit unchanged.
     """
     if most is not None:
         ring.resize(most)

@@ -8,6 +8,6 @@ from dispatcher.supervision.health import Health
 
 
 def health_of(*dispatchers: Any, **options: Any) -> Health:
-    """Of these dispatchers, or views of dispatchers, alone: other tests have their own."""
+    """The health of these dispatchers (or views) alone, without what other tests have made."""
     views = [getattr(each, "view", each) for each in dispatchers]
     return Health(lambda: views, **options)

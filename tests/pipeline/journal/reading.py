@@ -1,4 +1,4 @@
-"""A journal read as jobs read it: in parts, each by itself, past what cannot hold wanted rows."""
+"""Reads a journal the way jobs do: in parts, each on its own, skipping parts that cannot hold wanted rows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ...kit.segment_files import Table, summarize
 Parts = Sequence[JournalPart]
 OnDamage = Callable[[Problem], None]
 Closed = Path | Sequence[Path]
-"""A journal, or segments of one, which may be gone."""
+"""A journal, or some of its segments, which may have been removed."""
 
 
 def problems(journal: Path, *, as_reported: bool = False) -> list[Problem]:
-    """All damage, as a look at the whole journal finds it, or in the order in which a report lists it."""
+    """All damage that a look at the whole journal finds. `as_reported`: in the order of a report."""
     found = list(all_problems(look_at_whole(journal)))
     return in_order(found) if as_reported else found
 
@@ -36,23 +36,23 @@ def lost_in_all(problems: Sequence[Problem]) -> str:
 
 
 def comparisons_of(text: str) -> list[tuple[Any, ...]]:
-    """Column, operator and value of each."""
+    """The column, operator and value of each comparison."""
     return list(map(tuple, comparisons_in(text)))
 
 
 def conditions_of(text: str, table: Table) -> tuple[Any, Any]:
-    """The ranges and the values by column that a text asks for."""
+    """The ranges and values, by column, that a text asks for."""
     found = Conditions.of(comparisons_in(text), table)
     return found.ranges, found.values
 
 
 def batches_where(journal: Path, table: Table, *, on_damage: OnDamage | None = None, **conditions: Any) -> Any:
-    """What is read under conditions: `ranges` and `values` by column."""
+    """The batches that match the conditions, which are `ranges` and `values` by column."""
     return read_batches(journal, table, conditions=Conditions(**conditions), on_damage=on_damage)
 
 
 def planned(closed: Closed, table: Table, *, sized: Any = None, **conditions: Any) -> list[list[JournalPart]]:
-    """The tasks that read a table. `sized`: the bytes of a task."""
+    """The tasks that read a table. `sized`: how many bytes a task reads."""
     sizes = {} if sized is None else {"task_bytes": sized}
     return plan(_summarized(closed), table, Conditions(**conditions), **sizes)
 
@@ -66,7 +66,7 @@ def _summarized(closed: Closed) -> Any:
 
 
 def numbers(parts: Parts) -> list[int]:
-    """Of the segments that the parts are of."""
+    """The segments to which the parts belong."""
     return [int(Path(part.segment).stem[-8:]) for part in parts]
 
 

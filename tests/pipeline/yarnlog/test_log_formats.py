@@ -48,7 +48,7 @@ MESSAGES = [
 
 
 def parse(lines: Iterable[bytes]) -> tuple[list[Any], Any]:
-    """What is found, and the format."""
+    """The records and lines found, and the log format; None if none was recognized."""
     formats: list[Any] = []
     found = parsed(lines, on_format=formats.append)
     assert len(formats) <= 1

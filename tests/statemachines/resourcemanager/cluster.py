@@ -118,7 +118,7 @@ class Cluster:
         return self.tracker.register_node(NodeSpec(host, capacity, gpu_model=model or None, **more), containers)
 
     def announcement(self, node: str, running: tuple[Any, ...] = ()) -> SchedulerEvent:
-        """What the scheduler hears of a node that has registered with these containers."""
+        """The scheduler's event for a node that registers with these containers."""
         return NodeAddedSchedulerEvent(node, running)
 
     def lose_node(self, node: str) -> None:

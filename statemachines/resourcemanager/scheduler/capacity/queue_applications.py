@@ -107,7 +107,7 @@ class Activation:
         self._pending: dict[_Need, LazyHeap[QueueApplication]] = {}  # never empty ones
 
     def add(self, app: QueueApplication) -> None:
-        """Make the application pending, whatever it was: one that is active, too, would be found again and again."""
+        """Make the application pending. An active one stops being active: `next` would return it again and again."""
         self.remove(app)
         need = _need(app)
         same_need = self._pending.get(need)

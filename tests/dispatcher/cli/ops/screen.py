@@ -26,7 +26,7 @@ def wish_of(sort: str = "queued", **more: Any) -> Wish:
 
 
 def look_at(daemon: str, **wish: Any) -> Look:
-    """What a watcher finds out from a daemon, of which a name or a URL is given."""
+    """One look of a watcher at a daemon, given by its name or URL."""
     with closing(DaemonWatcher(lambda _: address_of(daemon, None, None))) as watcher:
         return watcher.look(wish_of(**wish))
 
@@ -48,7 +48,7 @@ class Top:
 
     @property
     def dispatcher(self) -> str | None:
-        """The name of the selected one."""
+        """The name of the selected dispatcher."""
         assert self.state.look is not None
         return self.state.look.dispatcher
 
@@ -64,7 +64,7 @@ class Top:
 
 
 def app_of(daemon: str | None = None) -> TopApp:
-    """The screen of the daemon with a name or a process id, by default of the only one that there is."""
+    """The screen of a daemon, given by its name or process id. Default: the only daemon that runs."""
     return TopApp(DaemonWatcher(lambda last: address_again(last, daemon, None, None)))
 
 

@@ -72,7 +72,7 @@ def test_a_daemon_may_close_a_connection_after_an_answer(answer: Callable[..., N
     "head", [None, b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=repr
 )
 def test_a_daemon_that_does_not_answer_in_time_is_given_up(head: bytes | None, run: Run, start: Start) -> None:
-    """A byte now and then does not move the deadline."""
+    """A byte now and then does not extend the deadline."""
     release = threading.Event()
     start(answers={"": (lambda _: release.wait(30)) if head is None else fake.dripping(head, release)})
     try:

@@ -111,7 +111,7 @@ class Screen:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not so often that the process is never idle, for which the pilot waits after each key."""
+    """Look often, but leave the process idle in between: after each key the pilot waits until it is idle."""
     monkeypatch.setattr("dispatcher.cli.ops.top.watching.INTERVAL_S", 0.3)
 
 

@@ -19,7 +19,7 @@ VALUES = [-5, 0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 66, 67, 1000, 1 << 40, (1 << 4
 
 
 def summed(*parts: Sequence[int]) -> list[tuple[object, ...]]:
-    """Of the values of parts: name, count, total, greatest, and the 50th and 99th percentile."""
+    """The name, count, total, maximum, and 50th and 99th percentile of the values of all parts."""
     rows = " UNION ALL ".join(
         f"""SELECT 'a' AS name, {log_bucket("v")} AS log_bucket, count(*) AS "count", sum(v)::BIGINT AS total,
         min(v) AS least, max(v) AS greatest FROM (SELECT unnest({list(values)}::BIGINT[]) AS v) GROUP BY ALL"""

@@ -13,7 +13,7 @@ Tables = dict[str, list[dict[str, Any]]]
 
 
 def page_data(rows: Tables, **more: Any) -> PageData:
-    """Of a run of 100 seconds, unless `first_at` and `last_at` say otherwise."""
+    """The data of a page about a run of 100 seconds; `first_at` and `last_at` change its span."""
     span = {"first_at": 0, "last_at": 100 * SECOND}
     return PageData(journal="/some/journal", rows=rows, **span | more)
 

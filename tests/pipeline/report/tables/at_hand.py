@@ -67,12 +67,12 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> Rows:
 
 
 def of_journal(journal: JournalBuilder, declared: Declared = ()) -> Tables:
-    """Of a whole journal, digested in one part."""
+    """The tables of a whole journal, digested in one part."""
     return of_parts([(journal.rows(EVENTS), journal.rows(TRANSITIONS))], declared)
 
 
 def of_parts(parts: Sequence[tuple[pa.Table, pa.Table]], declared: Declared = (), *, merged: slice = NONE) -> Tables:
-    """Of the events and transitions of a journal's parts, each digested apart; `merged`: those merged before."""
+    """The tables of a journal's parts, each digested separately. `merged`: the parts to merge first."""
     ends = Ends.of(declared)
     digests = [_digest_of(events, transitions, ends) for events, transitions in parts]
     if some := digests[merged]:
@@ -118,7 +118,7 @@ def of_relations(
     end_at: int | None = None,
     **given: list[Any],
 ) -> Tables:
-    """Of rows of the digest's kinds and of tables, each a dict, whose other columns are null. The rest is empty.
+    """The tables over given rows of digests and tables. A row is a dict; columns that it lacks are null.
 
     `times`: the begin of the run's intervals, their width and their number. `parts`: of an interval, for the queue.
     """
@@ -143,7 +143,7 @@ def of_relations(
 
 
 def write_parts(journal: JournalBuilder, folder: Path, declared: Declared, *, at_once: int) -> list[Path]:
-    """The digests of a journal's parts, of so many seqs each."""
+    """The digests of a journal's parts, each of which has this many seqs."""
     tables = [(table, journal.rows(table).to_pylist()) for table in (EVENTS, TRANSITIONS)]
     last = max(row["seq"] for _, rows in tables for row in rows)
     parts = []

@@ -22,7 +22,7 @@ HANGS_AT = 25
 
 
 def with_source(folder: Path, files: int = FILES) -> Path:
-    """The folder, with a source of so many micro-batches and an empty log in it."""
+    """Put a source of `files` micro-batches and an empty log into the folder; returns the folder."""
     (folder / "in").mkdir(parents=True)
     for number in range(files):
         file = folder / "in" / f"{number}.json"

@@ -222,7 +222,7 @@ def command(run: Path, spark: SparkSession, asked: list[Any], monkeypatch: pytes
 
 @pytest.fixture
 def asked() -> list[Any]:
-    """The master, and the arguments of what writes the report."""
+    """The Spark master, and the arguments of the call that writes the report."""
     return []
 
 

@@ -80,7 +80,7 @@ WORKERS = {
 
 @pytest.fixture(scope="module")
 def ended() -> dict[str, tuple[str, int]]:
-    """What each worker said, and its exit code."""
+    """Each worker's output and exit code."""
     cases = [(worker.ending, worker.number, worker.forks) for worker in WORKERS.values()]
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, json.dumps(cases)], stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True

@@ -23,7 +23,7 @@ def attempt_record(number: int, state: str | None = None, **more: Any) -> Applic
 
 
 class RecoveryStage(MachineStage):
-    """`stored number=1 state=FAILED` is an attempt's record; `recover` gives them to the application, with its own."""
+    """`stored number=1 state=FAILED` adds an attempt's record. `recover` gives all records to the application."""
 
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
@@ -51,7 +51,7 @@ class RecoveryStage(MachineStage):
         context = self.workshop.context
         if what == "states":
             return [attempt.state.name for attempt in self.entity.attempts]
-        if what == "told":  # directly: the scheduler; whether it recovers
+        if what == "told":  # calls of the scheduler, with whether it recovers
             news: list[Any] = self.workshop.scheduler.news
             return [f"{event.type.name} {event.entity} {event.is_recovering}" for event in news]
         if what == "watched":

@@ -27,7 +27,7 @@ STORED = "STORE_APP_ATTEMPT.state"
 
 class MasterStage(MachineStage):
     def play(self, verb: str, *words: str) -> None:
-        """`nodes` run, of hosts `name/GPU`; the scheduler has `allocated` the master's container, of that size."""
+        """`nodes` lists the running hosts as `name/GPU`. `allocated` is the size of the master's container."""
         if verb == "nodes":
             for host, _, model in (word.partition("/") for word in words):
                 self.workshop.node("RUNNING", NodeSpec(host, Resource(8192, 8000), gpu_model=model or None))
@@ -56,7 +56,7 @@ class MasterStage(MachineStage):
         scheduler = self.workshop.scheduler
         if what == "asked":
             return [attempt for attempt, _ in scheduler.asked]
-        if what == "told":  # of hosts to avoid, and of those that it need not avoid any more
+        if what == "told":  # which hosts to avoid, and which of them it may use again
             assert {attempt for attempt, *_ in scheduler.blacklisted} <= {FIRST}
             return [
                 sign + host

@@ -87,7 +87,7 @@ bodies = st.one_of(
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    """With a store that has to write what it is given."""
+    """A resource manager with an SQLite store, which has to store whatever it gets."""
     store = {"kind": "sqlite", "path": tmp_path_factory.mktemp("store") / "state.db"}
     with front(web={"write_timeout_s": 5.0}, state_store=store) as made:
         yield made
