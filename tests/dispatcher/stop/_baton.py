@@ -146,6 +146,9 @@ class Scheduler:
             position = len(self.decisions)
             if position < len(self.choices):
                 chosen = self.choices[position]
+                if chosen not in able:
+                    self._end(f"decision {position} is another one than before: has a foreign thread taken part?")
+                    return
             else:
                 chosen = next(index for index in able if not could or tasks[index] is current)
             self.decisions.append((able, chosen, tasks.index(current) if could and current is not None else None))
@@ -411,8 +414,8 @@ def prepare(scheduler: Scheduler) -> None:
 
 
 def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dispatchers made from now on take their steps as the scheduler says."""
-    from dispatcher import async_dispatcher
+    """Dispatchers made from now on take their steps as the scheduler says. No other thread of the process sees them."""
+    from dispatcher import async_dispatcher, view
     from dispatcher.dispatching import stopping, times
     from dispatcher.mailbox import parking, task_mailbox
     from dispatcher.queue import flags, inbox
@@ -428,6 +431,8 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
         (stopping, {"Event": SteppedEvent}),
     ):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **replaced}))
+    # Earlier tests may have left a sampler, which reads all dispatchers each second and would take their locks.
+    monkeypatch.setattr(view._views, "add", lambda _: None)
     monkeypatch.setattr(inbox, "deque", SteppedDeque)
     monkeypatch.setattr(queue_room, "deque", SteppedDeque)
     monkeypatch.setattr(parking, "PlainLock", SteppedGate)
