@@ -16,9 +16,8 @@ from dispatcher.ops import OpsConfig, ops_app
 from ..ops.client import Client, Hanging, Job, hanging
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\ud800"
-HEAD = Client(ops_app(), prefix="").get("/").text.partition("</nav>")[0]
-PATHS = ("/", *re.findall(r'<a href="(/[^"]*)"', HEAD), "/dispatcher/central", "/dispatcher/central/samples")
-assert {"/overview", "/failures", "/process"} < set(PATHS)
+MENU = ("/overview", "/dispatcher", "/failures", "/scheduled", "/entities", "/journal", "/process")
+PATHS = ("/", *MENU, "/dispatcher/central", "/dispatcher/central/samples")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +36,12 @@ def addresses(text: str) -> set[str]:
     return {
         each for each in re.findall(r'(?:href|src|action)="([^"]*)"', text) if not each.startswith(("#", "?", "data:"))
     }
+
+
+def test_the_menu_leads_to_every_page() -> None:
+    head = Client(ops_app(), prefix="").get("/").text.partition("</nav>")[0]
+
+    assert re.findall(r'<a href="(/[^"]*)"', head) == list(MENU)
 
 
 @pytest.mark.parametrize("path", PATHS)
