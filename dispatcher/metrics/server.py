@@ -148,7 +148,7 @@ class _Pages:
         encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
         names = parse_qs(environ.get("QUERY_STRING", "")).get("name[]")
         body = render_page(self._registry, encode, names)
-        headers = [("Content-Type", content_type)]
+        headers = [("Content-Type", content_type), ("Vary", "Accept, Accept-Encoding")]
         if takes_gzip([environ.get("HTTP_ACCEPT_ENCODING", "")]):
             headers.append(("Content-Encoding", "gzip"))
             body = gzip.compress(body)

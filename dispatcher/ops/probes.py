@@ -62,7 +62,7 @@ def _metrics(registry: CollectorRegistry | None, workers: Workers) -> Callable[[
         def render() -> Response:
             page = Response(
                 render_page(REGISTRY if registry is None else registry, encode, names),
-                headers={"Content-Type": content_type},
+                headers={"Content-Type": content_type, "Vary": "Accept"},
             )
             return zipped(request, page, _ZIP_LEVEL)
 

@@ -124,10 +124,12 @@ def wants_gzip(request: Request) -> bool:
 
 def zipped(request: Request, response: Response, level: int = ZIP_LEVEL) -> Response:
     """The response, with gzip where that pays and the client takes it. A stream sees to it itself."""
-    if isinstance(response, StreamingResponse) or len(response.body) < _LEAST_ZIPPED_BYTES or not wants_gzip(request):
+    if isinstance(response, StreamingResponse) or len(response.body) < _LEAST_ZIPPED_BYTES:
+        return response
+    response.headers.add_vary_header("Accept-Encoding")  # also of one that is not, or a cache hands it to everyone
+    if not wants_gzip(request):
         return response
     response.body = gzip.compress(response.body, level)
     response.headers["content-length"] = str(len(response.body))
     response.headers["content-encoding"] = "gzip"
-    response.headers.add_vary_header("Accept-Encoding")
     return response

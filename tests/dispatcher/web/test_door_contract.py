@@ -147,6 +147,13 @@ def test_an_answer_is_compressed_where_that_pays_and_the_client_takes_it(
     assert headers["content-length"] == str(len(body))
 
 
+@pytest.mark.parametrize("accepted", ["gzip", "identity"])
+def test_a_cache_tells_the_formats_and_encodings_of_metrics_apart(served: Served, accepted: str) -> None:
+    _, headers, _ = served.ask("/metrics", **{"Accept-Encoding": accepted})
+
+    assert headers["vary"] == "Accept, Accept-Encoding"
+
+
 @pytest.mark.parametrize("path", ["/livez", "/metrics?name[]=one_total"])
 def test_a_target_that_is_a_url_is_served_as_its_path(served: Served, path: str) -> None:
     assert served.ask(f"http://localhost:80{path}")[0] == 200
