@@ -90,6 +90,16 @@ require_java() {
     die "Java 17 or newer is needed for Spark, and $java is Java $version; install a newer one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 }
 
+# name_spark_classes: names in TESTS_SPARK_CLASSES the archive of Spark's classes for this Java and this PySpark.
+name_spark_classes() {
+  local version
+  version=$({
+    "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version
+    echo "$venv"/lib/python*/site-packages/pyspark-*
+  } 2>&1 | cksum | cut -d ' ' -f 1)
+  export TESTS_SPARK_CLASSES="$venv/spark-classes-$version.jsa"
+}
+
 # group_requirements GROUPS: prints the requirements of these dependency groups, e.g. "dev,examples", a line each. pip has read
 # the groups itself only since 25.1.
 group_requirements() {

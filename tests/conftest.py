@@ -196,6 +196,9 @@ def _own_host() -> Iterator[None]:
         patch.setenv("PYTHONUSERBASE", site.getuserbase())  # packages may be installed there
         patch.setenv("HOME", str(home))
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        classes = os.environ.get("TESTS_SPARK_CLASSES", "")  # see scripts/share_spark_classes.py
+        if Path(classes).is_file():
+            patch.setenv("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={classes} -Xlog:cds=off -Xlog:cds+dynamic=off")
         for name in ("NO_PROXY", "no_proxy"):  # pip may need the proxy
             patch.setenv(name, ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost,::1"))))
         yield
