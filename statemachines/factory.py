@@ -257,13 +257,9 @@ class StateMachineFactory(Generic[S, OPERAND]):
         Raises:
             ValueError: as `install_topology`.
         """
-        table = self._table()
-
-        def make() -> Nodes:
-            return build(self._initial_state, self._name, table)
-
-        factory = self._with(self._declared, make())
-        factory._recorder, factory._tables = recorder, ThreadTables(self._name, make, recorder)
+        nodes = self._built()
+        factory = self._with(self._declared, nodes)
+        factory._recorder, factory._tables = recorder, ThreadTables(self._name, nodes, recorder)
         return factory
 
     def make(

@@ -6,7 +6,7 @@ caches its hash. An identity check then confirms that the name belongs to the ri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from threading import get_ident
 from typing import Any, Protocol
@@ -93,11 +93,11 @@ class ThreadTables:
     its table.
     """
 
-    __slots__ = ("_by_thread", "_machine", "_make", "_recorder")
+    __slots__ = ("_by_thread", "_machine", "_pattern", "_recorder")
 
-    def __init__(self, machine: str, make: Callable[[], Nodes], recorder: StepRecorder) -> None:
+    def __init__(self, machine: str, pattern: Nodes, recorder: StepRecorder) -> None:
         self._machine = machine  # never changes
-        self._make = make  # never changes
+        self._pattern = pattern  # never changes
         self._recorder = recorder  # never changes
         self._by_thread: dict[int, Nodes] = {}  # each thread adds its own, and looks for no other
 
@@ -106,7 +106,7 @@ class ThreadTables:
         thread = get_ident()
         nodes = self._by_thread.get(thread)
         if nodes is None:
-            nodes = self._make()
+            nodes = copy_of(self._pattern)
             for node in nodes.values():
                 node.tables, node.thread = self, thread
             self._recorder.add_steps(self._machine, add_steps(nodes))
@@ -164,6 +164,20 @@ def _arc(nodes: Nodes, rows: Sequence[TableRow], hooks: HooksOfStates, seal: Sea
     else:
         arc.targets = {id(state): nodes[state._name_] for row in rows for state in row.transition.to_states}
     return arc
+
+
+def copy_of(nodes: Nodes) -> Nodes:
+    """A table of the same arcs, whose steps can be of a recorder. The nodes must be of none."""
+    copies = {name: Node(node.state, node.machine) for name, node in nodes.items()}
+    for name, node in nodes.items():
+        arcs = copies[name].arcs
+        for event_type, arc in node.arcs.items():
+            arcs[event_type] = copy = Arc(arc.event_type, arc.hook)
+            if arc.target is not None:
+                copy.target = copies[arc.target.state._name_]
+            else:
+                copy.targets = {key: copies[target.state._name_] for key, target in arc.targets.items()}
+    return copies
 
 
 def add_steps(nodes: Nodes) -> list[Step]:
