@@ -90,6 +90,18 @@ require_java() {
     die "Java 17 or newer is needed for Spark, and $java is Java $version; install a newer one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 }
 
+# use_memory: has pytest keep the files of the tests in memory, where there is room and a program may be run from there. They
+# are a few megabytes, but are synced thousands of times.
+use_memory() {
+  local program room
+  [ -z "${PYTEST_DEBUG_TEMPROOT:-}" ] && program=$(mktemp /dev/shm/XXXXXX 2>/dev/null) || return 0
+  room=$(df -Pk /dev/shm | awk 'END { print $4 }')
+  if [ "$room" -gt 2000000 ] && cp /bin/true "$program" && chmod +x "$program" && "$program" 2>/dev/null; then
+    export PYTEST_DEBUG_TEMPROOT=/dev/shm
+  fi
+  rm -f "$program"
+}
+
 # name_spark_classes: names in TESTS_SPARK_CLASSES the archive of Spark's classes for this Java and this PySpark.
 name_spark_classes() {
   local version
