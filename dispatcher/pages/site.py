@@ -403,7 +403,7 @@ def text_answer(
 ) -> Response:
     """The text as an answer, with gzip where the client takes it."""
     given = {name.lower(): value for name, value in (headers or {}).items()}
-    all_headers = {**_HEADERS, "content-type": content_type, "vary": "Accept-Encoding, Accept", **given}
+    all_headers = {**_HEADERS, "content-type": content_type, "vary": "Accept", **given}
     return zipped(request, Response(text.encode("utf-8", "backslashreplace"), status, all_headers), _ZIP_LEVEL)
 
 

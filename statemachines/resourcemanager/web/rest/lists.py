@@ -45,11 +45,12 @@ async def list_answer(request: Request, rm: RMWeb, outer: str, inner: str, items
         if not first and rm.config.empty_as_null:
             return json_answer(b'{"%s":null}' % outer.encode())
         return json_answer(b'{"%s":{"%s":[%s]}}' % (outer.encode(), inner.encode(), first))
-    headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"} if wants_gzip(request) else {}
+    is_zipped = wants_gzip(request)
+    headers = {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if is_zipped else {})
     if request.method == "HEAD":
         return Response(b"", 200, headers, JSON)
     texts = _whole(rm, outer, inner, (first, second), pieces)
-    body = _zipped(texts) if headers else texts
+    body = _zipped(texts) if is_zipped else texts
     return StreamingResponse(body, 200, headers, JSON)
 
 
