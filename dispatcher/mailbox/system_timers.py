@@ -151,8 +151,8 @@ class SystemProcessingTimeService(TimerService):
             self._thread = thread
             try:
                 thread.start()
-            except Exception:
-                self._thread = None  # e.g. too many threads: the next task tries again, and shutdown does not wait
+            except BaseException:  # of a signal handler, too
+                self._thread = None  # the next task tries again, and shutdown does not wait
                 raise
 
     def _end(self, status: ServiceStatus) -> None:
@@ -161,6 +161,9 @@ class SystemProcessingTimeService(TimerService):
             self._terminated.complete()
 
     def _run(self) -> None:
+        with self._tasks.lock:
+            if self._thread is not threading.current_thread():
+                return  # its start was interrupted, when it was on its way already
         try:
             while self._run_next():
                 pass
@@ -186,7 +189,9 @@ class SystemProcessingTimeService(TimerService):
                 if task is not None:
                     return task
                 due_ms = self._tasks.next_due_ms()
+                self._tasks.asleep_until_ms = math.inf if due_ms is None else due_ms
                 self._tasks.changed.wait(None if due_ms is None else min((due_ms - now_ms) / 1000, _LONGEST_WAIT_S))
+                self._tasks.asleep_until_ms = -math.inf
             return None
 
     def _report(self, error: BaseException) -> None:

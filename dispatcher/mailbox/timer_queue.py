@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -103,7 +104,7 @@ class TimerQueue:
         self._name = name  # never changes
         self._steady_ms = steady_ms  # never changes
         self.lock: threading.Lock = threading.Lock()  # leaf lock; replaced in a forked child
-        # Notified under `lock` of a new head, and of the end.
+        # Notified under `lock` of a task that is due before the thread wakes, and of the end.
         self.changed: threading.Condition = threading.Condition(self.lock)
         self._waiting: dict[int, TimerTask] = {}  # the WAITING tasks by order of entry; guarded by lock
         # Due ms and order of entry, some of tasks that are gone; guarded by lock.
@@ -111,6 +112,8 @@ class TimerQueue:
         # Written under lock, read by any thread; ALIVE -> QUIESCED -> SHUTDOWN, never back.
         self.status: ServiceStatus = ServiceStatus.ALIVE
         self._order = itertools.count()  # guarded by lock
+        # Until when the service's thread sleeps; -inf: it is awake, or there is none. Guarded by lock.
+        self.asleep_until_ms: float = -math.inf
 
     def add(self, task: TimerTask, due_ms: float) -> TimerFuture:
         """Queue a task until `due_ms`. Returns its future, or one that never completes if the service is quiesced.
@@ -131,7 +134,8 @@ class TimerQueue:
             task.queue = self
             task.due_ms = due_ms
             self._push(task)
-            if self._heap[0][1] == task.order:
+            # Not only for this task: a signal handler's exception may have come before the notification of an earlier.
+            if self._heap[0][0] < self.asleep_until_ms:
                 self.changed.notify()
         return task
 

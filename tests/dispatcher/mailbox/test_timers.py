@@ -14,6 +14,7 @@ from dispatcher import DispatcherError
 from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService
 
 from ...kit import in_threads, until, until_released
+from ...kit.interrupting import Interrupt, at_each_place
 from .conftest import TIMEOUT_S
 from .timer_services import FAR_MS, BusyTime, Hold, Reporter, SteppedTime, fail
 
@@ -472,3 +473,42 @@ def test_tasks_that_are_registered_while_the_service_quiesces_all_come_to_an_end
     assert by_then == [len(fired)]
     assert sum(future.done() and not future.cancelled() for future in registered) == len(fired)
     assert system._tasks.size() == 0
+
+
+# -- a signal handler that raises ------------------------------------------------------------------------------------
+
+
+def test_other_timers_fire_on_time_wherever_a_registration_is_interrupted(system: SystemProcessingTimeService) -> None:
+    """The thread slept on if the exception came before it was notified, and so did all timers that were due later."""
+
+    def fire_one() -> None:
+        system.register_timer(0, lambda _: None).result(TIMEOUT_S)
+        until(lambda: system._tasks.asleep_until_ms > 0, "the thread sleeps")
+
+    assert at_each_place(lambda: system.register_timer(0, lambda _: None), before=fire_one) > 5
+    fire_one()
+
+
+@pytest.mark.parametrize("is_on_its_way", [False, True])
+def test_the_next_timer_starts_the_thread_if_its_start_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, is_on_its_way: bool
+) -> None:
+    """No timer fired any more, and `shutdown` raised."""
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if is_on_its_way:
+                super().start()
+            raise Interrupt
+
+    service = SystemProcessingTimeService("interrupted")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Interrupted)
+        with pytest.raises(Interrupt):
+            service.register_timer(0, fail)
+
+    service.register_timer(0, lambda _: None).result(TIMEOUT_S)
+
+    until(lambda: [each.name for each in threading.enumerate()].count("interrupted") == 1, "one thread")
+    assert service.shutdown(TIMEOUT_S)
+    assert service.is_terminated()
