@@ -211,8 +211,16 @@ def resource_manager_reaches(modules: Sequence[Module], homes: Sequence[str], pu
     return found
 
 
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Those in a module or a statement, at any depth, without the many expressions in them."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for each in getattr(node, block, ()):
+            yield each
+            yield from _statements(each)
+
+
 def _imports_of(module: Module) -> Iterator[Import]:
-    for node in module.nodes:
+    for node in module.nodes if "import_module" in module.text else _statements(module.tree):
         if isinstance(node, ast.Import):
             targets: list[tuple[str, tuple[str, ...]]] = [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
