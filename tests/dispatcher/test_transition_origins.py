@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherError, JournalWriter, aio
+from dispatcher import AsyncDispatcher, DispatcherError, JournalWriter, MultiDispatcher, PartitionedJournal, aio
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 from statemachines import MultiStateTransitionListener, StateMachineFactory, TransitionRecorder
 
@@ -46,6 +46,10 @@ FACTORY: StateMachineFactory[Light, Any] = (
 class Event:
     type: Enum
     entity: str
+
+    @property
+    def lock_key(self) -> str:
+        return self.entity
 
 
 class Lamp:
@@ -328,3 +332,46 @@ def test_mail_to_which_a_handler_yields_is_no_part_of_its_event(room: Room) -> N
     assert isinstance(raised[0], DispatcherError)
     assert "this is mail, which runs while a handler yields" in str(raised[0])
     assert room.recorded() == [("own", "own")]
+
+
+@pytest.mark.parametrize("is_counting", [True, False], ids=["recorded factory", "listener"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_transition_is_recorded_in_the_journal_of_the_partition_whose_event_makes_it(
+    tmp_path: Path, is_counting: bool, is_async: bool
+) -> None:
+    journal = PartitionedJournal(tmp_path / "journal")
+    recorder = TransitionRecorder(journal)
+    factory = recorder.recorded(FACTORY) if is_counting else FACTORY
+    lamps = {str(number): Lamp(recorder, factory, recorder) for number in range(12)}
+
+    def switch(event: Event) -> None:
+        lamps[event.entity].entity = event.entity
+        lamps[event.entity].take(event)
+
+    async def switch_later(event: Event) -> None:
+        switch(event)
+
+    with running_loop() as loop:
+        dispatcher = MultiDispatcher(partitions=3, journal=journal, loop=loop)
+        dispatcher.register(Work, switch_later if is_async else switch)
+        with dispatcher:
+            assert all(dispatcher.post(Event(Work.DO, entity)) for _ in range(2) for entity in lamps)
+
+    for folder in (tmp_path / "journal" / f"partition-{number}" for number in range(3)):
+        entities = {row["seq"]: row["entity"] for row in read_rows(folder, EVENTS)}
+        found = [(entities[row["seq"]], row["entity"]) for row in read_rows(folder, TRANSITIONS)]
+        assert sorted(found) == sorted((entity, entity) for entity in entities.values())
+        assert found
+
+
+def test_a_transition_outside_of_all_partitions_is_prevented(tmp_path: Path) -> None:
+    journal = PartitionedJournal(tmp_path / "journal")
+    recorder = TransitionRecorder(journal)
+    lamp = Lamp(recorder, recorder.recorded(FACTORY), recorder)
+    with pytest.raises(DispatcherError, match="no dispatcher has this journal"):
+        lamp.take(Event(Work.DO, ""))
+
+    with MultiDispatcher(journal=journal), pytest.raises(DispatcherError, match="handles none of its events"):
+        lamp.take(Event(Work.DO, ""))
+
+    assert lamp.light.current_state is Light.OFF

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, Event, EventDispatcher, register_metrics
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event, EventDispatcher
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, in_threads
+from ...kit import Gate, Numbered, Other, Work, in_threads
 from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
@@ -27,46 +26,12 @@ def test_an_event_dispatcher_takes_events_of_every_class_for_one_handler() -> No
     assert dispatcher.name == "scheduler"
 
 
-def test_a_slow_consumer_behind_an_event_dispatcher_does_not_hold_up_the_central_one(make: Make, gate: Gate) -> None:
-    quick: list[Any] = []
-    with EventDispatcher(gate, "slow") as slow:
-        central = make(handler=slow.handle)
-        central.register(Other, quick.append)
-        hold(central, gate)
-
-        central.post(Event(Other.DO))
-
-        assert central.await_drained(TIMEOUT_S)
-        assert len(quick) == 1
-        gate.opened.set()
-    assert len(gate.events) == 1
-
-
 def test_first_events_of_a_class_from_several_threads_register_the_handler_once() -> None:
     got: list[Any] = []
     with EventDispatcher(got.append) as dispatcher:
         in_threads(*[lambda: dispatcher.handle(Numbered())] * 4)
 
     assert len(got) == 4
-
-
-def test_an_event_dispatcher_counts_events_of_every_class_in_its_metrics() -> None:
-    registry = CollectorRegistry()
-    with EventDispatcher(lambda _: None, "scheduler") as dispatcher:
-        register_metrics(dispatcher, registry)
-        for event in (Event(Work.DO), Event(Other.DO), Event(Work.DO)):
-            dispatcher.handle(event)
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-        handled = [
-            registry.get_sample_value(
-                "dispatcher_events_handled_total",
-                {"dispatcher": "scheduler", "event_class": kind, "event_type": "DO"},
-            )
-            for kind in ("Work", "Other")
-        ]
-
-    assert handled == [2, 1]
 
 
 def test_a_registration_on_an_event_dispatcher_replaces_its_handler_for_that_class() -> None:

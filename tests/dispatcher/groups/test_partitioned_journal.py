@@ -16,8 +16,6 @@ import pytest
 
 from dispatcher import (
     AsyncDispatcher,
-    DispatcherConfig,
-    DispatcherError,
     ForkedProcessError,
     JournalConfig,
     JournalError,
@@ -26,11 +24,9 @@ from dispatcher import (
     MultiDispatcher,
     PartitionedJournal,
 )
-from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover
-from statemachines import StateMachineFactory, TransitionRecorder
+from dispatcher.journal import EVENTS, recover
 
 from ...kit import TIMEOUT_S, Gate, until
-from ...kit.coroutines import running_loop
 from ...kit.forked import in_child
 from ...kit.journals import after_a_crash, flip, rows
 
@@ -39,11 +35,6 @@ KEYS = [f"order_{number}" for number in range(12)]
 
 class Job(Enum):
     DO = 1
-
-
-class Lamp(Enum):
-    OFF = 1
-    ON = 2
 
 
 @dataclass
@@ -135,14 +126,6 @@ def test_each_partition_writes_a_journal_of_its_own(journal: Path, start: Start)
         found = rows(journal / f"partition-{number}", EVENTS)
         assert [row["entity"] for row in found] == [key for key in KEYS if number_of(key, 3) == number]
         assert {row["dispatcher"] for row in found} <= {f"multi-{number}"}
-
-
-def test_a_key_has_the_same_partition_in_every_process(journal: Path, make: Start) -> None:
-    dispatcher = make(journal, lambda event: None, 5)
-
-    places = [dispatcher.partition_of(Order(Job.DO, key)).name for key in KEYS]
-
-    assert places == [f"multi-{number_of(key, 5)}" for key in KEYS]
 
 
 class Caseless(str):
@@ -425,65 +408,3 @@ def test_a_start_in_a_forked_child_changes_no_file(crashed: Callable[[int], Path
     assert in_child(dispatcher.start)[0] is ForkedProcessError
 
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
-
-
-FACTORY: StateMachineFactory[Lamp, Any] = (
-    StateMachineFactory[Lamp, Any](Lamp.OFF, "Lamp")
-    .add_transition(Lamp.OFF, Lamp.ON, Job.DO)
-    .add_transition(Lamp.ON, Lamp.OFF, Job.DO)
-)
-
-
-class Switched:
-    machine = "Lamp"
-
-    def __init__(self, entity: str, recorder: TransitionRecorder, *, counts: bool) -> None:
-        self.entity = entity
-        factory = recorder.recorded(FACTORY) if counts else FACTORY
-        self.lamp = factory.make(self, listener=recorder)
-
-
-@pytest.mark.parametrize("counts", [True, False], ids=["recorded factory", "listener"])
-@pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_transition_is_recorded_in_the_journal_of_the_partition_whose_event_makes_it(
-    journal: Path, counts: bool, kind: str
-) -> None:
-    partitioned = PartitionedJournal(journal)
-    recorder = TransitionRecorder(partitioned)
-    lamps = {key: Switched(key, recorder, counts=counts) for key in KEYS}
-
-    def switch(event: Order) -> None:
-        assert event.lock_key is not None
-        lamps[event.lock_key].lamp.do_transition(event.type, event)
-
-    async def switch_later(event: Order) -> None:
-        switch(event)
-
-    with running_loop() as loop:
-        dispatcher = MultiDispatcher(name="multi", partitions=3, journal=partitioned, loop=loop)
-        dispatcher.register(Job, switch if kind == "plain" else switch_later)
-        with dispatcher:
-            assert all(dispatcher.post(Order(Job.DO, key)) for _ in range(2) for key in KEYS)
-            assert dispatcher.await_drained(TIMEOUT_S)
-
-    for number in range(3):
-        folder = journal / f"partition-{number}"
-        entities = {row["seq"]: row["entity"] for row in read_rows(folder, EVENTS)}
-        found = rows(folder, TRANSITIONS)
-        assert sorted(row["entity"] for row in found) == sorted(entities.values())
-        assert all(entities[row["seq"]] == row["entity"] for row in found)
-
-
-def test_a_transition_outside_of_all_partitions_is_prevented(journal: Path) -> None:
-    partitioned = PartitionedJournal(journal)
-    lamp = Switched("lamp", TransitionRecorder(partitioned), counts=True).lamp
-    with pytest.raises(DispatcherError, match="no dispatcher has this journal"):
-        lamp.do_transition(Job.DO, Order(Job.DO, None))
-
-    with (
-        MultiDispatcher(DispatcherConfig(), journal=partitioned),
-        pytest.raises(DispatcherError, match="handles none of its events"),
-    ):
-        lamp.do_transition(Job.DO, Order(Job.DO, None))
-
-    assert lamp.current_state is Lamp.OFF
