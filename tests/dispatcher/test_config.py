@@ -109,30 +109,15 @@ REFUSALS = {
             "queue_grows_warn_from, queue_grows_warn_s; did you mean batch_size?",
         ),
         ("queues: [{name: a}, {name: b, cap: 1}]", ": unknown key queues[1].cap; allowed here: capacity, name"),
-        ("spare: {name: a, cap: 1}", ": unknown key spare.cap; allowed here: capacity, name"),
         ("queues: [{capacity: 1}]", ": queues[0].name is missing; it has no default"),
-        ("spare: {}", ": spare.name is missing; it has no default"),
-        ("name: [a]", ": name: ['a'] is not allowed; input should be a valid string..."),
         ("name: 3", ": name: 3 is not allowed; input should be a valid string..."),
         ("queues: 3", ": queues: 3 is not allowed; input should be a valid tuple..."),
         ("queues: [3]", ": queues[0]: 3 is not allowed; input should be a valid dictionary or instance of Queue..."),
-        ("dispatcher: 3", ": dispatcher: 3 is not allowed; input should be a valid dictionary or instance of Disp..."),
         ("dispatcher:", ": dispatcher: None is not allowed; input should be a valid dictionary..."),
-        (
-            "dispatcher: {batch_size: many}",
-            ": dispatcher.batch_size: 'many' is not allowed; input should be a valid int...",
-        ),
-        (
-            "dispatcher: {measure_times: 7}",
-            ": dispatcher.measure_times: 7 is not allowed; input should be 'all', 'sampled' or 'none'...",
-        ),
         ("ratio: wide", ": ratio: 'wide' is not allowed; input should be a valid integer..."),
-        ("spare: {name: a, capacity: 1.5}", ": spare.capacity: 1.5 is not allowed; input should be a valid integer..."),
         ("1: x", ": [1]: 1 is not allowed; keys should be strings"),
         ("- name: a", ": a mapping of keys to values is expected, not list"),
         ("name", ": a mapping of keys to values is expected, not str"),
-        ("3", ": a mapping of keys to values is expected, not int"),
-        ("true", ": a mapping of keys to values is expected, not bool"),
         ('path: "a\\0b"', ": path: ..."),
         ('path: "\\ud800"', ": path: ..."),
     ],
@@ -205,7 +190,6 @@ def test_a_value_that_is_not_from_the_file_has_no_line(write: Callable[[str], Pa
         ("queue_capacity", True),
         ("queue_capacity", "5"),
         ("queue_capacity", 5.5),
-        ("batch_size", False),
         ("drain_timeout_s", True),
         ("drain_timeout_s", "5"),
         ("drain_events_on_stop", 1),
@@ -280,10 +264,6 @@ def test_values_that_aliases_repeat_beyond_all_bounds_are_refused(write: Callabl
             "Queue: unknown key capcity; allowed here: capacity, name; did you mean capacity?",
         ),
         (
-            lambda: Daemon.model_validate({"queues": [{"name": "a", "capacity": "1"}]}),
-            "Daemon: queues[0].capacity: '1' is not allowed; input should be a valid integer",
-        ),
-        (
             lambda: JournalConfig(history_index=False),  # type: ignore[call-arg]
             "JournalConfig: history_index is no longer a key; lookups search the journal, which needs no index: "
             "remove the key",
@@ -355,11 +335,17 @@ def test_a_file_that_is_not_yaml_is_refused_with_the_place(
     assert whole_refusal(write(text)).startswith(message)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.yaml") == ": cannot be read: No such file or directory"
+LOADS = pytest.mark.parametrize(
+    "load", [lambda path: load_config(path, Daemon), configure_logging], ids=["config", "logging"]
+)
 
 
-@pytest.mark.parametrize("load", [lambda path: load_config(path, Daemon), configure_logging], ids=["config", "logging"])
+@LOADS
+def test_a_missing_file_is_refused(tmp_path: Path, load: Callable[[Path], object]) -> None:
+    assert refusal(tmp_path / "none.yaml", load) == ": cannot be read: No such file or directory"
+
+
+@LOADS
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 10_000, "\x1b[2J\n"], ids=ascii)
 def test_a_name_that_no_file_can_have_is_refused(name: str, load: Callable[[Path], object]) -> None:
     with pytest.raises(ConfigError, match="cannot be read") as caught:
@@ -369,11 +355,8 @@ def test_a_name_that_no_file_can_have_is_refused(name: str, load: Callable[[Path
     assert len(str(caught.value)) < 2_200
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_or_a_binary_file_is_refused(tmp_path: Path, write: Callable[[bytes], Path]) -> None:
     assert refusal(tmp_path) == ": cannot be read: Is a directory"
-
-
-def test_a_binary_file_is_refused(write: Callable[[bytes], Path]) -> None:
     assert refusal(write(b"PK\x03\x04\xff\xfe")) == ": is not UTF-8 text, at byte 4"
 
 
@@ -454,7 +437,3 @@ def test_a_logging_file_that_logging_refuses_is_refused_with_the_reason(
     """The reason, such as a folder that does not exist, was left out."""
     with unconfigured_root_logger():
         assert refusal(write(text), configure_logging) == f": logging rejects it: {message}"
-
-
-def test_a_missing_logging_file_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.yaml", configure_logging) == ": cannot be read: No such file or directory"
