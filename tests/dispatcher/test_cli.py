@@ -60,13 +60,6 @@ def test_another_package_of_the_same_name_takes_only_its_commands_with_it(
         )
 
 
-def test_verify_passes_a_sound_journal(journal: Path) -> None:
-    done = run_here("journal", "verify", journal)
-
-    assert (done.code, done.err) == (0, "")
-    assert done.out == "3 events, 0 transitions, 0 problems\n"
-
-
 def test_verify_names_what_is_damaged_and_exits_with_1(journal: Path) -> None:
     (segment,) = journal.glob("segment-*")
     second = frames_of(segment)[2]

@@ -97,6 +97,14 @@ class Same(IntEnum):
     ONE = 1
 
 
+class NoMembers(Enum):
+    """Has no members: its subclasses do."""
+
+
+class OfBase(NoMembers):
+    ONE = 1
+
+
 MEMBERS: dict[str, tuple[list[tuple[str, Any]], list[tuple[Enum, str]]]] = {
     "a function of members gets their events": (
         [("do", [Work.DO]), ("more", [Work.MORE, Other.DO])],
@@ -114,6 +122,7 @@ MEMBERS: dict[str, tuple[list[tuple[str, Any]], list[tuple[Enum, str]]]] = {
     "what is named twice is one": (
         [("once", [Work.DO, Work.DO, Other, Other])], [(Work.DO, "once"), (Other.DO, "once")],
     ),
+    "a class with a base has events as others do": ([("class", OfBase)], [(OfBase.ONE, "class")]),
     "members of two classes that are equal are two": (
         [("step", [Step.ONE]), ("same", [Same.ONE])], [(Same.ONE, "same"), (Step.ONE, "step")],
     ),
@@ -174,6 +183,10 @@ def answer(event: Numbered) -> int:
     return event.number
 
 
+async def answer_at_once(event: Numbered) -> int:
+    return answer(event)
+
+
 async def answer_later(event: Numbered) -> int:
     await asyncio.sleep(0)
     return answer(event)
@@ -182,6 +195,7 @@ async def answer_later(event: Numbered) -> int:
 HANDLERS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda dispatcher: dispatcher.register(Work, answer),
     "async": lambda dispatcher: dispatcher.register(Work, answer_later),
+    "async without a wait": lambda dispatcher: dispatcher.register(Work, answer_at_once),
     "declared": lambda dispatcher: dispatcher.register(Work, AsyncioHandler(answer_later, rate=RateLimit(1e6))),
     "of a member": lambda dispatcher: dispatcher.on(Work.DO)(answer),
     "async of a member": lambda dispatcher: dispatcher.on(Work.DO)(answer_later),
@@ -211,10 +225,6 @@ def test_outside_of_handlers_it_is_the_first_attempt_at_a_new_event(dispatcher: 
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
-
-
-class NoMembers(Enum):
-    """Has no members: its subclasses do."""
 
 
 class Handles:

@@ -26,18 +26,11 @@ class JobEvent(Event[Job]):
         self.payload = {"exit_code": 0}
 
 
-def test_an_event_has_its_type_and_the_time_it_was_given() -> None:
-    event = Event(Job.STARTED, 12.5)
-
-    assert (event.type, event.timestamp) == (Job.STARTED, 12.5)
-    event.timestamp = 0.0
-    assert event.timestamp == Event(Job.STARTED, 0.0).timestamp == 0.0
-
-
-def test_a_plain_event_has_the_time_minus_one_as_in_hadoop_and_is_about_nothing() -> None:
+def test_a_plain_event_has_the_time_minus_one_as_in_hadoop_or_the_given_one_and_is_about_nothing() -> None:
     event = Event(Job.STARTED)
 
-    assert (event.timestamp, event.entity, event.payload) == (-1.0, None, None)
+    assert (event.type, event.timestamp, event.entity, event.payload) == (Job.STARTED, -1.0, None, None)
+    assert Event(Job.STARTED, 12.5).timestamp == 12.5
 
 
 def test_a_subclass_says_what_it_is_about_in_slots() -> None:

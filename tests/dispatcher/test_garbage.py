@@ -6,7 +6,7 @@ import gc
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -38,24 +38,19 @@ def cycle() -> Node:
 
 
 @contextmanager
-def collections_told(begun: Callable[[int], None]) -> Iterator[None]:
-    """Call `begun` with the generation of each collection, before it."""
+def objects_covered() -> Iterator[list[int]]:
+    """How many objects each collection in the block looks at."""
+    covered: list[int] = []
 
-    def tell(phase: str, info: dict[str, int]) -> None:
+    def look(phase: str, info: dict[str, int]) -> None:
         if phase == "start":
-            begun(info["generation"])
+            covered.append(sum(len(gc.get_objects(each)) for each in range(info["generation"] + 1)))
 
-    gc.callbacks.append(tell)
+    gc.callbacks.append(look)
     try:
-        yield
+        yield covered
     finally:
-        gc.callbacks.remove(tell)
-
-
-def test_existing_objects_are_not_collected_again() -> None:
-    tune_garbage_collection()
-
-    assert gc.get_freeze_count() > 0
+        gc.callbacks.remove(look)
 
 
 def test_new_cycles_are_still_freed() -> None:
@@ -72,13 +67,8 @@ def test_new_cycles_are_still_freed() -> None:
 
 def test_no_collection_covers_more_than_what_is_new() -> None:
     """Collections of the oldest generation covered all objects since the start: 0.3 to 0.7 s in a large cluster."""
-    covered: list[int] = []
-
-    def look(generation: int) -> None:
-        covered.append(sum(len(gc.get_objects(each)) for each in range(generation + 1)))
-
     tune_garbage_collection()
-    with collections_told(look):
+    with objects_covered() as covered:
         kept = [[] for _ in range(40 * YOUNG)]
 
     assert len(kept) == 40 * YOUNG
@@ -88,14 +78,13 @@ def test_no_collection_covers_more_than_what_is_new() -> None:
 
 def test_an_object_is_looked_at_by_one_collection() -> None:
     """Two looked at each: the young one that it survived, and the next one of the middle generation."""
-    generations: list[int] = []
-
     tune_garbage_collection()
-    with collections_told(generations.append):
-        kept = [[] for _ in range(10 * YOUNG)]
+    before = [each["collections"] for each in gc.get_stats()]
+    kept = [[] for _ in range(10 * YOUNG)]
 
     assert len(kept) == 10 * YOUNG
-    assert set(generations) == {0}
+    after = [each["collections"] for each in gc.get_stats()]
+    assert (after[0] > before[0], after[1:]) == (True, before[1:])
     assert len(gc.get_objects(0)) < 2 * YOUNG
     assert gc.get_objects(1) == []
 
@@ -179,20 +168,12 @@ def test_a_daemon_that_frees_as_much_as_it_makes_collects_regularly(freezer: tup
     _, pauses = freezer
     entities = [Node() for _ in range(10_000)]
     pauses.end()
-    covered: list[int] = []
 
-    def look(phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            covered.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
-
-    gc.callbacks.append(look)
-    try:
+    with objects_covered() as covered:
         for start in range(0, len(entities), 1_000):
             for at in range(start, start + 1_000):
                 entities[at] = Node()
             pauses.end()
-    finally:
-        gc.callbacks.remove(look)
 
     assert len(covered) == 10
     assert max(covered) < 3_000

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
-from enum import Enum
 from functools import partial, partialmethod, wraps
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import pytest
 
 from dispatcher import (
     AsyncDispatcher,
-    Event,
     EventDispatcher,
     JournalWriter,
     MultiListenerHandler,
@@ -279,21 +277,3 @@ def test_a_mail_that_runs_nothing_ends_its_loop_with_a_reason(make: Make) -> Non
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert "calling it ran nothing" in str(dispatcher.failure_cause)
-
-
-def test_a_member_of_an_enum_class_with_a_base_is_still_an_event(make: Make) -> None:
-    class Base(Enum):
-        def text(self) -> str:
-            return str(self.name)
-
-    class Kind(Base):
-        DONE = 1
-
-    got: list[Any] = []
-    dispatcher = make()
-    dispatcher.register(Kind, got.append)
-
-    dispatcher.post(Event(Kind.DONE))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert [event.type for event in got] == [Kind.DONE]

@@ -124,19 +124,6 @@ def test_registrations_from_many_threads_while_events_flow_are_all_kept_and_lose
     assert_accounts_balance(dispatcher, accepted=posted[0] + 1)
 
 
-def test_members_of_the_same_name_go_to_their_own_handlers_and_are_counted_apart(make: Make) -> None:
-    work: list[Any] = []
-    other: list[Any] = []
-    dispatcher = make(handler=work.append)
-    dispatcher.register(Other, other.append)
-
-    post_in_one_batch(dispatcher, *(Event(kind) for kind in (Work.DO, Other.DO, Other.DO, Work.DO, Other.DO)))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert ({event.type for event in work}, {event.type for event in other}) == ({Work.DO}, {Other.DO})
-    assert dispatcher.stats().handled_by_type == {("Work", "DO"): 2, ("Other", "DO"): 3}
-
-
 def test_a_registration_reaches_members_whose_name_is_shared(make: Make) -> None:
     """The second member of a name is behind the first: a change of its class's registration must reach it there."""
     other: list[Any] = []
@@ -186,15 +173,7 @@ def test_an_object_that_is_no_event_fails_alone(
     assert_accounts_balance(dispatcher, accepted=len(events))
 
 
-def test_a_users_multi_listener_handler_can_be_taken_back() -> None:
-    dispatcher = AsyncDispatcher()
-    fan_out = MultiListenerHandler(lambda _: None)
-    dispatcher.register(Work, fan_out)
-
-    assert dispatcher.unregister(Work, fan_out)
-
-
-def test_a_users_multi_listener_handler_keeps_growing_beside_another_handler(make: Make) -> None:
+def test_a_users_multi_listener_handler_keeps_growing_beside_another_handler_and_can_be_taken_back(make: Make) -> None:
     late: list[Any] = []
     fan_out = MultiListenerHandler()
     dispatcher = make(handler=fan_out)
@@ -205,6 +184,7 @@ def test_a_users_multi_listener_handler_keeps_growing_beside_another_handler(mak
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert len(late) == 1
+    assert dispatcher.unregister(Work, fan_out)
 
 
 def test_the_policy_of_a_handler_goes_with_it(make: Make) -> None:
