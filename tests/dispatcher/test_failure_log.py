@@ -145,21 +145,6 @@ def failing(event: Any) -> None:
     raise ValueError("broken")
 
 
-def test_a_flood_of_failures_is_a_few_lines_whose_counts_add_up(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    dispatcher = make(name="mine", time_service=ManualClock())
-    dispatcher.register(Work, failing)
-    for _ in range(2000):
-        dispatcher.post(Numbered())
-
-    dispatcher.stop()
-
-    records = [record for record in caplog.records if "handling" in record.message]
-    assert len(records) < 200
-    assert sum(record.__dict__["count"] for record in records) == 2000
-    assert dispatcher.stats().failed == 2000
-    assert dispatcher.view.failures()[0].number == 2000
-
-
 def test_the_watch_tells_the_rest_of_a_flood_when_its_second_has_passed(
     make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,30 +202,21 @@ def test_a_flood_of_attempts_is_a_few_lines_whose_counts_add_up(make: Make, capl
     assert failures[0].__dict__["attempt"] == 3
 
 
-def test_a_failed_event_has_fields(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_event_has_fields_even_if_it_cannot_be_read(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = make(name="mine")
     dispatcher.register(Work, failing)
 
-    dispatcher.post(OfEntity("job_1"))
-    dispatcher.post(Event(Other.DO))
+    for event in (OfEntity("job_1"), Event(Other.DO), Unreadable()):
+        dispatcher.post(event)
     assert dispatcher.await_drained(TIMEOUT_S)
 
     names = ("dispatcher", "event_class", "event_type", "entity", "error_class")
     found = [tuple(record.__dict__.get(name) for name in names) for record in caplog.records]
-    assert found == [
+    assert found[:2] == [
         ("mine", "Work", "DO", "job_1", "ValueError"),
         ("mine", "Other", "DO", None, "UnregisteredEventTypeError"),
     ]
-
-
-def test_an_event_that_cannot_be_read_has_fields_too(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    dispatcher = make(name="mine")
-
-    dispatcher.post(Unreadable())
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-    [record] = caplog.records
-    assert (record.__dict__["dispatcher"], record.__dict__["event_class"]) == ("mine", "NoneType")
+    assert found[2][:2] == ("mine", "NoneType")
 
 
 def test_a_slow_handler_has_fields(make: Make, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
