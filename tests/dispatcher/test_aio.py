@@ -217,17 +217,6 @@ def test_scenario(
         stage.close()
 
 
-def test_a_post_is_handled_on_the_handler_thread(make: Make) -> None:
-    threads: list[int] = []
-    dispatcher = make(handler=lambda _: threads.append(threading.get_ident()))
-
-    async def main() -> tuple[bool, bool]:
-        return await aio.post(dispatcher, Numbered()), await aio.await_drained(dispatcher, TIMEOUT_S)
-
-    assert run(main()) == (True, True)
-    assert threads == [dispatcher._thread.ident]
-
-
 def test_tasks_and_threads_get_room_in_the_order_in_which_they_came(make: Make) -> None:
     go_on, handled = threading.Semaphore(0), list[int]()
 
@@ -334,27 +323,6 @@ def test_a_loop_that_stops_with_a_wake_up_holds_up_no_producer(full: Make, gate:
     ended(behind)
 
     assert answers == [True]
-
-
-def test_handlers_that_need_the_default_executor_get_it_however_many_posts_wait(make: Make) -> None:
-    """The posts waited in that executor, and the handlers that would have made room waited for a thread of it."""
-    ran: list[int] = []
-
-    async def main() -> list[bool]:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-
-        async def handle(event: Numbered) -> None:
-            await asyncio.to_thread(ran.append, event.number)
-
-        dispatcher = make(queue_capacity=2, loop=loop, handler=aio.AsyncioHandler(handle, key=id, capacity=2))
-        answers = await asyncio.gather(*(aio.post(dispatcher, Numbered(number)) for number in range(50)))
-        assert await aio.await_drained(dispatcher, TIMEOUT_S)
-        await aio.stop(dispatcher)
-        return answers
-
-    assert run(main()) == [True] * 50
-    assert sorted(ran) == list(range(50))
 
 
 def test_a_post_waits_for_room_in_the_partition_of_its_event(gate: Gate) -> None:
@@ -476,23 +444,17 @@ def test_waits_that_gave_up_leave_nothing_behind(make: Make, gate: Gate) -> None
     assert len(dispatcher._drain.waiters) <= 1
 
 
-def test_submit_returns_the_result_from_the_handler_thread(make: Make) -> None:
-    dispatcher = make()
-
-    ran_on = run(aio.submit(dispatcher, threading.get_ident, "which thread, for %s", "a test"))
-
-    assert ran_on == dispatcher._thread.ident
-
-
-def test_submit_raises_what_the_command_raises_and_fails_nothing(make: Make) -> None:
+def test_submit_ends_as_its_command_does_on_the_handler_thread(make: Make) -> None:
     dispatcher = make()
 
     def fail() -> None:
         raise LookupError("lost")
 
+    ran_on = run(aio.submit(dispatcher, threading.get_ident, "which thread, for %s", "a test"))
     with pytest.raises(LookupError, match="lost"):
         run(aio.submit(dispatcher, fail))
 
+    assert ran_on == dispatcher._thread.ident
     assert dispatcher.state is ServiceState.STARTED
 
 
@@ -508,45 +470,6 @@ def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytes
 
     assert dispatcher.is_stopped()
     assert dispatcher.stats().handled == 1
-
-
-def test_await_drained_waits_for_what_partitions_post_to_each_other(gate: Gate) -> None:
-    dispatcher = MultiDispatcher(partitions=2)
-    handled: list[int] = []
-
-    def handle(event: Keyed) -> None:
-        if event.number == 0:
-            gate.handle(event)
-            assert dispatcher.post(Keyed(1, key=0))
-        handled.append(event.number)
-
-    dispatcher.register(Work, handle)
-
-    async def main() -> list[bool]:
-        await aio.post(dispatcher, Keyed(0, key=1))
-        assert gate.entered.wait(TIMEOUT_S)
-        early = await aio.await_drained(dispatcher, 0.001)
-        late = asyncio.ensure_future(aio.await_drained(dispatcher))
-        await turn()
-        gate.opened.set()
-        return [early, await late]
-
-    with dispatcher:
-        assert run(main()) == [False, True]
-        assert sorted(handled) == [0, 1]
-
-
-def test_a_handler_hands_a_result_to_the_loop(make: Make) -> None:
-    dispatcher = make()
-
-    async def main() -> int:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[int] = loop.create_future()
-        dispatcher.register(Work, lambda event: loop.call_soon_threadsafe(answer.set_result, event.number))
-        await aio.post(dispatcher, Numbered(7))
-        return await answer
-
-    assert run(main()) == 7
 
 
 @pytest.mark.parametrize("function", [aio.post, aio.ask])
