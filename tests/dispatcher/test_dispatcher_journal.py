@@ -48,7 +48,7 @@ def test_each_event_makes_a_row_with_its_outcome(tmp_path: Path) -> None:
     assert (rows[0]["entity"], rows[0]["payload"]) == ("entity_1", '{"size":3}')
     assert rows[1]["error"] == "RuntimeError: broken"
     assert "entity" not in rows[1]
-    assert "no handler for Other.DO" in rows[2]["error"]
+    assert "no handler for Other.DO. Call register(Other, handler) before posting." in rows[2]["error"]
     for row in rows:
         assert row["enqueued_at"] <= row["started_at"] <= row["finished_at"]
         assert row["started_at"] - row["enqueued_at"] == row["queue_ns"]
