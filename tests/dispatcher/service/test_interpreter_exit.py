@@ -60,15 +60,6 @@ SCRIPTS = {
                 dispatcher.event_handler.handle(Event(Work.DO))
         threading.Thread(target=produce, daemon=True).start()
         """,
-    "while a handler hangs": """
-        entered = threading.Event()
-        def hang(event):
-            entered.set()
-            threading.Event().wait()
-        dispatcher = started(AsyncDispatcher(DispatcherConfig(at_exit="warn")), hang)
-        dispatcher.event_handler.handle(Event(Work.DO))
-        assert entered.wait(30)
-        """,
     "while a handler is watched": """
         entered = threading.Event()
         def hang(event):
@@ -78,28 +69,12 @@ SCRIPTS = {
         dispatcher.event_handler.handle(Event(Work.DO))
         assert entered.wait(30)
         """,
-    "while it is idle": """
-        dispatcher = started(AsyncDispatcher(), lambda event: None)
-        """,
     "with an exit hook that posts": """
         dispatcher = started(AsyncDispatcher(), lambda event: None)
         atexit.register(lambda: dispatcher.event_handler.handle(Event(Work.DO)))
         """,
-    "with an exit hook that stops": """
-        got = []
-        dispatcher = started(AsyncDispatcher(), got.append)
-        dispatcher.event_handler.handle(Event(Work.DO))
-        def end():
-            dispatcher.stop()
-            assert len(got) == 1 and dispatcher.is_stopped()
-        atexit.register(end)
-        """,
     "without a start": """
         dispatcher = AsyncDispatcher()
-        dispatcher.event_handler.handle(Event(Work.DO))
-        """,
-    "with a multi dispatcher": """
-        dispatcher = started(MultiDispatcher(), lambda event: None)
         dispatcher.event_handler.handle(Event(Work.DO))
         """,
     "with an event dispatcher": """
@@ -199,20 +174,6 @@ def test_a_daemon_around_the_dispatcher_is_stopped_whole() -> None:
         """)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "handled\nthe database stops\n", "")
-
-
-def test_what_is_left_after_the_drain_timeout_is_counted() -> None:
-    ended = run("""
-        dispatcher = started(
-            AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.1)), lambda event: threading.Event().wait()
-        )
-        for _ in range(3):
-            dispatcher.post(Event(Work.DO))
-        """)
-
-    assert ended.returncode == 0
-    assert "stop discarded 2 queued events: 2 Work.DO" in ended.stderr
-    assert ": a handler is still" in ended.stderr
 
 
 def test_events_in_a_journal_are_handled_before_the_program_ends(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dispatcher import Service, ServiceState, ServiceStateError
-from dispatcher.service import note_failure
 
 from ...kit.services import Recorder, fail
 
@@ -194,17 +193,6 @@ def test_a_stop_that_fails_raises_and_is_a_stop_all_the_same() -> None:
     assert service.wait_for_service_to_stop(0)
 
 
-def test_the_first_failure_that_is_noted_stays() -> None:
-    service = service_in(STARTED)
-
-    note_failure(service, LookupError("first"))
-    service.stop()
-    note_failure(service, LookupError("second"))
-
-    assert str(service.failure_cause) == "first"
-    assert service.failure_state is STARTED
-
-
 # -- listeners -------------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +220,9 @@ def test_listeners_are_notified_of_each_change_once_its_hook_has_run() -> None:
     ]
 
 
-@pytest.mark.parametrize(("hook", "notified"), [("init", [STOPPED]), ("start", [INITED, STOPPED])])
+@pytest.mark.parametrize(
+    ("hook", "notified"), [("init", [STOPPED]), ("start", [INITED, STOPPED]), ("stop", [INITED, STARTED, STOPPED])]
+)
 def test_after_a_failed_hook_listeners_are_notified_of_the_stop_only(hook: str, notified: list[ServiceState]) -> None:
     service = Recorder(**{hook: fail})
     states: list[ServiceState] = []
@@ -266,14 +256,3 @@ def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
     assert states == [INITED]
     assert service.failure_cause is None
     assert "recorder: a service listener failed" in caplog.text
-
-
-def test_listeners_are_notified_of_a_stop_that_fails() -> None:
-    service = Recorder(stop=fail)
-    states: list[ServiceState] = []
-    service.register_service_listener(lambda changed: states.append(changed.state))
-
-    with pytest.raises(LookupError):
-        service.stop()
-
-    assert states == [STOPPED]
