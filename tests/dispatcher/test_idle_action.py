@@ -37,31 +37,21 @@ class Simulation:
         return True
 
 
-def test_events_of_the_idle_action_are_handled_before_it_is_called_again() -> None:
+def test_events_of_the_idle_action_are_handled_on_its_thread_before_it_is_called_again() -> None:
     simulation = Simulation(30)
-    with simulation.dispatcher:
-        assert simulation.done.wait(60)
-
-    assert simulation.handled == [left for left in reversed(range(30)) if left % 3]
-    assert not any(simulation.had_work)
-
-
-def test_it_runs_on_the_handler_thread() -> None:
-    simulation = Simulation(3)
     with simulation.dispatcher:
         assert simulation.done.wait(60)
         assert not simulation.dispatcher.is_handler_thread()
 
+    assert simulation.handled == [left for left in reversed(range(30)) if left % 3]
+    assert not any(simulation.had_work)
     assert all(simulation.on_handler_thread)
 
 
 def test_a_mail_is_work() -> None:
     dispatcher = AsyncDispatcher()
+    before = dispatcher.has_work()
 
     dispatcher.mailbox_executor.execute(lambda: None, "mail")
 
-    assert dispatcher.has_work()
-
-
-def test_a_dispatcher_without_events_and_mails_has_no_work() -> None:
-    assert not AsyncDispatcher().has_work()
+    assert (before, dispatcher.has_work()) == (False, True)

@@ -138,34 +138,25 @@ def test_an_async_function_that_asks_for_an_event_behind_its_own_is_refused(
     assert isinstance(dispatcher.ask(Numbered()).exception(TIMEOUT_S), RuntimeError)
 
 
-@pytest.mark.parametrize(
-    ("register", "message"),
-    [
-        (
-            lambda each: each.on(Work.MORE)(plain),
-            "^Work: the functions of its members are all `async def` or all plain",
-        ),
-        (lambda each: each.register(Work, coroutine), "the only one of its Enum class"),
-    ],
-    ids=["plain for a member", "async for the class"],
-)
-def test_what_cannot_stand_next_to_an_async_function_is_refused(
-    make: Make, loop: asyncio.AbstractEventLoop, register: Callable[[AsyncDispatcher], Any], message: str
+ALL_OR_NONE = "^Work: the functions of its members are all `async def` or all plain"
+CLASHES: dict[str, tuple[Any, Callable[[AsyncDispatcher], Any], str]] = {
+    "plain for another member": (coroutine, lambda each: each.on(Work.MORE)(plain), ALL_OR_NONE),
+    "async for the class": (coroutine, lambda each: each.register(Work, coroutine), "the only one of its Enum class"),
+    "async for another member": (plain, lambda each: each.on(Work.MORE)(coroutine), ALL_OR_NONE),
+}
+
+
+@pytest.mark.parametrize(("first", "register", "message"), CLASHES.values(), ids=CLASHES)
+def test_what_cannot_stand_next_to_the_first_function_is_refused(
+    make: Make, loop: asyncio.AbstractEventLoop, first: Any, register: Callable[[AsyncDispatcher], Any], message: str
 ) -> None:
     dispatcher = make(loop=loop)
-    dispatcher.on(Work.DO)(coroutine)
+    dispatcher.on(Work.DO)(first)
 
     with pytest.raises(ValueError, match=message):
         register(dispatcher)
 
 
-def test_an_async_function_next_to_a_plain_one_or_without_a_loop_is_refused(
-    make: Make, loop: asyncio.AbstractEventLoop
-) -> None:
-    dispatcher = make(loop=loop)
-    dispatcher.on(Work.DO)(plain)
-
-    with pytest.raises(ValueError, match=r"^Work: the functions of its members are all `async def` or all plain"):
-        dispatcher.on(Work.MORE)(coroutine)
+def test_an_async_function_without_a_loop_is_refused() -> None:
     with pytest.raises(TypeError, match="`async def` handler, and there is no event loop"):
         AsyncDispatcher().on(Work.DO)(coroutine)
