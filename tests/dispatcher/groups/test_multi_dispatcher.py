@@ -147,19 +147,6 @@ def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start:
     assert sum(partition.stats().discarded for partition in dispatcher.partitions) == 0
 
 
-@pytest.mark.parametrize("drain", [True, False])
-def test_a_handler_may_stop_it(start: Start, drain: bool) -> None:
-    dispatcher = start(lambda _: dispatcher.stop(), drain_events_on_stop=drain)
-    accepted = [dispatcher.post(of(key)) for key in (0, 1, 2, 0, 1, 2)]
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.is_stopped()
-    until(lambda: all(partition.in_state(ServiceState.STOPPED) for partition in dispatcher.partitions))
-    assert sum(partition.stats().accepted for partition in dispatcher.partitions) == sum(accepted)
-    if drain:
-        assert sum(partition.stats().handled for partition in dispatcher.partitions) == sum(accepted)
-
-
 def test_a_stop_returns_in_time_although_the_handlers_of_all_partitions_hang(
     start: Start, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:

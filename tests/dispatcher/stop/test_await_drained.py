@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, MultiDispatcher
+from dispatcher import AsyncDispatcher
 from dispatcher.mailbox import ManualClock
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit import TIMEOUT_S, Gate, Numbered, in_threads, until
 from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
@@ -41,14 +40,12 @@ def test_each_of_many_waiting_threads_is_notified(make: Make, gate: Gate) -> Non
     dispatcher = make(handler=gate)
     hold(dispatcher, gate)
     answers: list[bool] = []
-    waiting = [threading.Thread(target=lambda: answers.append(dispatcher.await_drained(TIMEOUT_S))) for _ in range(4)]
-    for thread in waiting:
-        thread.start()
-    until(lambda: len(dispatcher._drain.waiters) == 4)
 
-    gate.opened.set()
-    for thread in waiting:
-        thread.join(TIMEOUT_S)
+    def release() -> None:
+        until(lambda: len(dispatcher._drain.waiters) == 4)
+        gate.opened.set()
+
+    in_threads(*[lambda: answers.append(dispatcher.await_drained(TIMEOUT_S))] * 4, release)
 
     assert answers == [True] * 4
 
@@ -63,23 +60,6 @@ def test_a_wait_of_no_time_is_a_look(make: Make, gate: Gate, timeout: float) -> 
     gate.opened.set()
 
     assert (before, held) == (True, False)
-
-
-def test_a_wait_for_partitions_that_post_to_each_other_ends_when_all_is_done() -> None:
-    with MultiDispatcher(partitions=3) as dispatcher:
-
-        def handle(event: Any) -> None:
-            if event.number:
-                further = Numbered(event.number - 1)
-                dispatcher.partitions[event.number % 3].event_handler.handle(further)
-
-        dispatcher.register(Work, handle)
-        for _ in range(50):
-            dispatcher.event_handler.handle(Numbered(10))
-            assert dispatcher.await_drained(TIMEOUT_S)
-            assert dispatcher.is_drained()
-
-        assert sum(partition.stats().handled for partition in dispatcher.partitions) == 50 * 11
 
 
 class Watched:

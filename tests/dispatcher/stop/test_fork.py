@@ -14,7 +14,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, ForkedProcessError, Mu
 from dispatcher.mailbox import RejectedExecutionError, SystemProcessingTimeService
 from dispatcher.testing import ManualClock
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.dispatchers import hold
 from ...kit.forked import forks, in_child
 
@@ -70,12 +70,23 @@ STOPS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 @pytest.mark.parametrize(("make_one", "lock"), STOPS.values(), ids=STOPS)
 @pytest.mark.parametrize("end", [lambda each: each.stop(), lambda each: each.__exit__(None, None, None)])
 def test_a_stop_or_the_end_of_a_with_block_returns_in_a_child(
-    make_one: Callable[[], Any], lock: Callable[[Any], Any], end: Callable[[Any], Any]
+    gate: Gate, make_one: Callable[[], Any], lock: Callable[[Any], Any], end: Callable[[Any], Any]
 ) -> None:
-    with make_one() as dispatcher, lock(dispatcher):
-        answer = in_child(lambda: (end(dispatcher), "stopped")[1])
+    """Though a handler is at work in the parent."""
 
-    assert answer == "stopped"
+    def stop() -> tuple[str, bool, bool]:
+        end(dispatcher)
+        return dispatcher.state.name, dispatcher.wait_for_service_to_stop(1.0), dispatcher.is_stopped()
+
+    dispatcher = make_one()
+    dispatcher.register(Work, gate)
+    with dispatcher:
+        hold(dispatcher, gate)
+        with lock(dispatcher):
+            answer = in_child(stop)
+        gate.opened.set()
+
+    assert answer == ("STOPPED", True, True)
 
 
 def test_an_executor_bound_before_the_fork_rejects(make: Make) -> None:
@@ -84,17 +95,6 @@ def test_an_executor_bound_before_the_fork_rejects(make: Make) -> None:
     kind, _ = in_child(lambda: executor.execute(lambda: None, "a mail"))
 
     assert kind is RejectedExecutionError
-
-
-def test_a_stop_in_a_child_returns_and_the_state_is_stopped(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=600), handler=gate)
-    hold(dispatcher, gate)
-
-    def stop() -> tuple[str, bool, bool]:
-        dispatcher.stop()
-        return dispatcher.state.name, dispatcher.wait_for_service_to_stop(1.0), dispatcher.is_stopped()
-
-    assert in_child(stop) == ("STOPPED", True, True)
 
 
 def test_the_parent_works_on_after_a_fork(make: Make) -> None:
@@ -148,33 +148,28 @@ def test_a_new_dispatcher_works_in_a_child_of_a_process_with_a_started_one(make:
 def test_a_fork_while_other_threads_post_leaves_no_lock_held_in_the_child(make: Make) -> None:
     dispatcher = make(queue_capacity=2, handler=lambda _: None)
     over = threading.Event()
+    answers: list[Any] = []
 
     def produce() -> None:
         while not over.is_set():
             dispatcher.event_handler.handle(Numbered())
 
-    producers = [threading.Thread(target=produce) for _ in range(2)]
-    for producer in producers:
-        producer.start()
-
-    def use() -> list[str]:
-        outcomes = []
+    def use() -> str:
         for call in (lambda: dispatcher.event_handler.handle(Numbered()), lambda: dispatcher.await_drained(1.0)):
-            try:
+            with pytest.raises(ForkedProcessError):
                 call()
-            except ForkedProcessError:
-                outcomes.append("forked")
         dispatcher.stop()
-        return [*outcomes, dispatcher.state.name]
+        return dispatcher.state.name
 
-    try:
-        answers = [in_child(use) for _ in range(5)]
-    finally:
-        over.set()
-        for producer in producers:
-            producer.join(TIMEOUT_S)
+    def fork() -> None:
+        try:
+            answers.extend(in_child(use) for _ in range(5))
+        finally:
+            over.set()
 
-    assert answers == [["forked", "forked", "STOPPED"]] * 5
+    in_threads(produce, produce, fork)
+
+    assert answers == ["STOPPED"] * 5
 
 
 def test_a_handler_may_fork(make: Make) -> None:

@@ -131,30 +131,6 @@ def test_a_stop_that_a_handler_began_keeps_the_drain_timeout(caplog: pytest.LogC
     assert_accounts_balance(dispatcher, accepted=5)
 
 
-def test_a_second_stop_waits_for_the_one_that_a_handler_began(gate: Gate) -> None:
-    is_started = threading.Event()  # otherwise the thread that starts it would carry out the stop
-
-    def handle(event: Numbered) -> None:
-        if event.number == 0:
-            assert is_started.wait(TIMEOUT_S)
-            dispatcher.stop()
-        gate.handle(event)
-
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, handle)
-    for number in range(3):
-        assert dispatcher.event_handler.handle(Numbered(number))
-    dispatcher.start()
-    is_started.set()
-    assert gate.entered.wait(TIMEOUT_S)
-    gate.opened.set()
-
-    dispatcher.stop()
-
-    assert dispatcher.is_stopped()
-    assert_accounts_balance(dispatcher, accepted=3)
-
-
 @pytest.mark.parametrize("of", ["dispatcher", "daemon"])
 def test_a_handler_that_waits_for_the_stop_of_its_own_dispatcher_is_told(of: str) -> None:
     """It waited for itself, without a word."""
@@ -179,9 +155,9 @@ def test_a_handler_that_waits_for_the_stop_of_its_own_dispatcher_is_told(of: str
     assert "a handler cannot wait until its own dispatcher has stopped" in str(errors[0])
 
 
-@pytest.mark.parametrize("kind", ["group", "multi"])
-def test_a_group_that_is_stopped_on_its_loop_s_thread_drains_in_the_background(kind: str) -> None:
-    """It raised RuntimeError and discarded what it had accepted."""
+@pytest.mark.parametrize("kind", ["one", "group", "multi"])
+def test_a_stop_on_the_loop_s_thread_drains_in_the_background(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A group raised RuntimeError and discarded what it had accepted."""
     handled: list[Any] = []
 
     async def handle(event: Any) -> None:
@@ -190,24 +166,29 @@ def test_a_group_that_is_stopped_on_its_loop_s_thread_drains_in_the_background(k
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        group: DispatcherGroup = MultiDispatcher(partitions=2, loop=loop)
-        if kind == "group":
-            group = DispatcherGroup([AsyncDispatcher(name=str(number), loop=loop) for number in range(2)], name="group")
-        for partition in group.partitions:
+        dispatchers = [AsyncDispatcher(name=str(number), loop=loop) for number in range(2)]
+        group: Any = {
+            "one": lambda: dispatchers[0],
+            "group": lambda: DispatcherGroup(dispatchers, name="group"),
+            "multi": lambda: MultiDispatcher(partitions=2, loop=loop),
+        }[kind]()
+        partitions = [group] if kind == "one" else group.partitions
+        for partition in partitions:
             partition.register(Work, handle)
         group.start()
         for number in range(10):
-            assert group.partitions[number % 2].event_handler.handle(Numbered(number))
+            assert partitions[number % len(partitions)].post(Numbered(number))
         group.stop()
         assert group.in_state(ServiceState.STOPPED)
         with pytest.raises(RuntimeError, match="blocks the event loop"):
             group.wait_for_service_to_stop()
         assert await asyncio.wait_for(asyncio.to_thread(group.wait_for_service_to_stop), TIMEOUT_S)
         assert group.is_stopped()
-        assert sum(partition.stats().discarded for partition in group.partitions) == 0
+        assert sum(partition.stats().discarded for partition in partitions) == 0
 
     asyncio.run(main())
     assert len(handled) == 10
+    assert kind != "one" or "await aio.stop(dispatcher)" in caplog.text
 
 
 @pytest.mark.parametrize("who", ["handler", "daemon"])

@@ -11,7 +11,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
 from dispatcher.testing import ManualClock
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
 from ...kit.dispatchers import hold
 
 pytestmark = pytest.mark.long
@@ -46,6 +46,7 @@ def test_an_interrupted_stop_discards_what_is_queued_and_ends_once_the_handler_r
 
     with pytest.raises(KeyboardInterrupt):
         dispatcher.stop()
+    dispatcher.stop()  # returns
 
     assert dispatcher.state is ServiceState.STOPPED
     assert not dispatcher.event_handler.handle(Numbered())
@@ -58,63 +59,6 @@ def test_an_interrupted_stop_discards_what_is_queued_and_ends_once_the_handler_r
     assert_accounts_balance(dispatcher, accepted=5)
 
 
-def test_a_with_block_that_is_interrupted_in_its_stop_leaves_it_stopped(make: Make) -> None:
-    dispatcher = make(handler=lambda _: None)
-    interrupt(dispatcher)
-
-    with pytest.raises(KeyboardInterrupt), dispatcher:
-        dispatcher.event_handler.handle(Numbered())
-
-    assert dispatcher.state is ServiceState.STOPPED
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=1)
-
-
-def test_a_stop_after_an_interrupted_one_returns(make: Make, gate: Gate) -> None:
-    dispatcher = make(handler=gate)
-    interrupt(dispatcher)
-    hold(dispatcher, gate)
-    with pytest.raises(KeyboardInterrupt):
-        dispatcher.stop()
-
-    dispatcher.stop()
-    gate.opened.set()
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
-def test_stops_of_many_threads_while_events_flow_lose_no_event(make: Make) -> None:
-    dispatcher = make(handler=lambda _: None)
-    accepted: list[int] = []
-
-    def produce() -> None:
-        accepted.append(sum(dispatcher.event_handler.handle(Numbered(number)) for number in range(2_000)))
-
-    in_threads(produce, produce, *[dispatcher.stop] * 3)
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=sum(accepted))
-    assert dispatcher.stats().discarded == 0
-
-
-def test_a_handler_that_stops_without_drain_discards_the_rest_of_its_batch(make: Make) -> None:
-    got: list[int] = []
-
-    def handle(event: Numbered) -> None:
-        got.append(event.number)
-        dispatcher.set_drain_events_on_stop(False)
-        dispatcher.stop()
-
-    dispatcher = make(handler=handle)
-    post = dispatcher.event_handler.handle
-    dispatcher.mailbox_executor.submit(lambda: [post(Numbered(number)) for number in range(5)]).result(TIMEOUT_S)
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert got == [0]
-    assert dispatcher.stats().discarded_by_reason == {"stop": 4}
-    assert_accounts_balance(dispatcher, accepted=5)
-
-
 def test_a_mail_may_stop_the_dispatcher(make: Make) -> None:
     dispatcher = make(handler=lambda _: None)
     dispatcher.event_handler.handle(Numbered())
@@ -124,22 +68,6 @@ def test_a_mail_may_stop_the_dispatcher(make: Make) -> None:
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert dispatcher.failure_cause is None
     assert_accounts_balance(dispatcher, accepted=1)
-
-
-def test_a_drain_timeout_of_0_waits_for_nothing_but_the_handler_in_hand(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=0), handler=gate)
-    for number in range(3):
-        dispatcher.event_handler.handle(Numbered(number))
-    assert gate.entered.wait(TIMEOUT_S)
-    stopper = threading.Thread(target=dispatcher.stop)
-
-    stopper.start()
-    until(lambda: dispatcher.stats().discarded == 2)
-    gate.opened.set()
-    stopper.join(TIMEOUT_S)
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=3)
 
 
 @pytest.mark.parametrize("drain", [True, False])
