@@ -174,34 +174,6 @@ def test_a_coroutine_that_cancels_itself_and_returns_fails_its_event_alone(
     assert (dispatcher.stats().handled, dispatcher.stats().failed) == (2, 1)
 
 
-def test_an_answer_is_what_the_coroutine_returns_waits_or_not(make: Make, loop: asyncio.AbstractEventLoop) -> None:
-    async def handle(event: Keyed) -> int:
-        if event.number % 2:
-            await asyncio.sleep(0)
-        return event.number * 10
-
-    dispatcher = make(loop=loop, handler=handle)
-    answers = [dispatcher.ask(Keyed(number, "one")) for number in range(6)]
-
-    assert [answer.result(TIMEOUT_S) for answer in answers] == [0, 10, 20, 30, 40, 50]
-
-
-def test_after_a_failure_the_next_of_the_key_waits_for_the_retry(make: Make, loop: asyncio.AbstractEventLoop) -> None:
-    begun: list[int] = []
-
-    async def handle(event: Keyed) -> None:
-        begun.append(event.number)
-        if begun == [0, 1]:
-            raise LookupError("lost")
-
-    dispatcher = make(loop=loop)
-    dispatcher.register(Work, handle, on_error=Retry(attempts=2, delay_s=0, ordered_by_key=True))
-    post_at_once(dispatcher, loop, 4)
-
-    until(lambda: dispatcher.stats().handled == 4)
-    assert begun == [0, 1, 1, 2, 3]
-
-
 def test_once_a_stop_does_not_wait_for_events_the_next_of_the_key_does_not_begin(
     make: Make, loop: asyncio.AbstractEventLoop
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, aio
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event, JournalConfig, JournalWriter, aio
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 
 from ..kit import TIMEOUT_S, Other, Work, until
@@ -24,12 +24,6 @@ class Job:
     number: int
     lock_key: int | None = None
     entity: str = "job"
-
-
-@dataclass
-class Plain:
-    type: Other
-    number: int = 0
 
 
 @pytest.fixture
@@ -68,35 +62,13 @@ def test_a_row_is_written_once_the_coroutine_has_ended(tmp_path: Path, handler: 
     assert verify(tmp_path).problems == ()
 
 
-def test_plain_events_between_have_rows_and_transitions_of_their_own(tmp_path: Path, handler: Latched) -> None:
-    journal = JournalWriter(tmp_path)
-    dispatcher = AsyncDispatcher(journal=journal, loop=handler.loop)
-
-    def make_a_transition(event: Plain) -> None:
-        journal.transition("Machine", f"plain_{event.number}", Work.DO, Other.DO, Work.MORE, valid=True)
-
-    dispatcher.register(Work, handler)
-    dispatcher.register(Other, make_a_transition)
-    with dispatcher:
-        for number in range(3):
-            dispatcher.post(Keyed(number, key=number))
-            dispatcher.post(Plain(Other.DO, number))
-        handler.end(0, 1, 2)
-
-    of = {row["seq"]: row["event_class"] for row in read_rows(tmp_path, EVENTS)}
-    transitions = list(read_rows(tmp_path, TRANSITIONS))
-    assert sorted(of) == [1, 2, 3, 4, 5, 6]
-    assert [of[row["seq"]] for row in transitions] == ["Other"] * 3
-    assert len({row["seq"] for row in transitions}) == 3
-
-
 def test_a_coroutine_that_ends_while_a_handler_yields_gets_a_row_after_that_handlers(
     tmp_path: Path, handler: Latched
 ) -> None:
     journal = JournalWriter(tmp_path)
     dispatcher = AsyncDispatcher(journal=journal, loop=handler.loop)
 
-    def yield_to_mail(event: Plain) -> None:
+    def yield_to_mail(event: Any) -> None:
         handler.end(0)
         while not dispatcher.stats().handled:
             dispatcher.mailbox_executor.yield_()
@@ -106,7 +78,7 @@ def test_a_coroutine_that_ends_while_a_handler_yields_gets_a_row_after_that_hand
     dispatcher.register(Other, yield_to_mail)
     with dispatcher:
         dispatcher.post(Keyed(0))
-        dispatcher.post(Plain(Other.DO))
+        dispatcher.post(Event(Other.DO))
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert [row["event_class"] for row in read_rows(tmp_path, EVENTS)] == ["Other", "Work"]
@@ -128,18 +100,6 @@ def test_rows_are_flushed_while_the_dispatcher_is_at_its_capacity(tmp_path: Path
         handler.end(2, 3)
 
     assert len(list(read_rows(tmp_path, EVENTS))) == 4
-
-
-def test_an_event_is_outstanding_until_its_coroutine_has_ended(tmp_path: Path, handler: Latched) -> None:
-    dispatcher = write_ahead(tmp_path, handler)
-    with dispatcher:
-        for number in range(2):
-            assert dispatcher.post(Job(Work.DO, number, lock_key=number))
-        handler.await_begun(0, 1)
-        handler.end(0)
-        until(lambda: dispatcher.stats().journal_outstanding == 1)
-        handler.end(1)
-        until(lambda: dispatcher.stats().journal_outstanding == 0)
 
 
 def test_events_that_a_stop_gave_up_on_are_redelivered(tmp_path: Path, handler: Latched) -> None:

@@ -110,10 +110,19 @@ async def wait_for_a_thread(event: Any) -> None:
 
 @pytest.mark.parametrize("begins", ["later", "eagerly"])
 @pytest.mark.parametrize(
-    "handle", [return_, wait_and_return, raise_, cancel_itself, take_no_event, fail_a_sub_task, wait_for_a_thread]
+    ("handle", "failed"),
+    [
+        (return_, 0),
+        (wait_and_return, 0),
+        (raise_, 5),
+        (cancel_itself, 5),
+        (take_no_event, 5),
+        (fail_a_sub_task, 5),
+        (wait_for_a_thread, 0),
+    ],
 )
-def test_an_event_is_freed_with_the_end_of_its_coroutine(
-    make: Make, loop: asyncio.AbstractEventLoop, handle: Any, begins: str
+def test_an_event_ends_and_is_freed_with_its_coroutine(
+    make: Make, loop: asyncio.AbstractEventLoop, handle: Any, failed: int, begins: str
 ) -> None:
     if begins == "eagerly":
         if not hasattr(asyncio, "eager_task_factory"):
@@ -124,6 +133,8 @@ def test_an_event_is_freed_with_the_end_of_its_coroutine(
 
     assert dispatcher.await_drained(TIMEOUT_S)
     until_released(lambda: not any(event() for event in events), "the end of the events")
+    assert dispatcher.stats().failed == failed
+    assert_accounts_balance(dispatcher, accepted=5)
 
 
 def test_a_task_that_goes_on_does_not_keep_the_event_of_its_coroutine(
@@ -177,42 +188,12 @@ def test_an_unregistered_handler_is_freed(make: Make, loop: asyncio.AbstractEven
     for number in range(3):
         post_watched(dispatcher, number)
     assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.stats().handled == 3
     assert handler() is not None
 
     unregister()
 
     until_released(lambda: handler() is None, "the end of the handler")
-
-
-def test_an_unregistered_handler_lives_until_its_last_event_has_ended(
-    make: Make, loop: asyncio.AbstractEventLoop
-) -> None:
-    begun, handled = threading.Semaphore(0), list[int]()
-    go_on = asyncio.Semaphore(0)
-
-    async def handle(event: Any) -> None:
-        begun.release()
-        await go_on.acquire()
-        handled.append(event.number)
-
-    dispatcher = make(loop=loop)
-    handler = register_watched(dispatcher, handle)
-    events = [post_watched(dispatcher, number, key="one") for number in range(3)]
-    until(lambda: not dispatcher.queue_size(), "the last event in hand")
-    dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)  # after its batch
-    for _ in range(2):
-        assert begun.acquire(timeout=TIMEOUT_S)
-        if registered:
-            unregister()
-        assert handler() is not None
-        loop.call_soon_threadsafe(go_on.release)
-    assert begun.acquire(timeout=TIMEOUT_S)
-    assert not dispatcher.is_drained()
-    loop.call_soon_threadsafe(go_on.release)
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert handled == [0, 1, 2]
-    until_released(lambda: handler() is None and not any(event() for event in events), "the end of handler and events")
 
 
 def test_a_warning_of_a_slow_coroutine_keeps_nothing(make: Make, loop: asyncio.AbstractEventLoop) -> None:
@@ -232,38 +213,14 @@ def test_a_warning_of_a_slow_coroutine_keeps_nothing(make: Make, loop: asyncio.A
     until_released(lambda: event() is None and handler() is None, "the end of event and handler")
 
 
-def test_a_handler_that_is_registered_again_keeps_the_order_of_its_keys(
-    make: Make, loop: asyncio.AbstractEventLoop
-) -> None:
-    begun, handled = threading.Event(), list[int]()
-    go_on = asyncio.Event()
-
-    async def handle(event: Any) -> None:
-        begun.set()
-        if event.number == 0:
-            await go_on.wait()
-        handled.append(event.number)
-
-    dispatcher = make(loop=loop, handler=handle)
-    post_watched(dispatcher, 0, key="one")
-    assert begun.wait(TIMEOUT_S)
-    assert dispatcher.unregister(Work, handle)
-    dispatcher.register(Work, handle)
-    post_watched(dispatcher, 1, key="one")
-    until(lambda: not dispatcher.queue_size())
-    loop.call_soon_threadsafe(go_on.set)
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert handled == [0, 1]
-
-
 STEPS = st.lists(st.sampled_from(["register", "register again", "unregister", "post", "go on"]), max_size=25)
 
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS)
 def test_whatever_is_registered_and_posted_ends_and_is_freed(steps: list[str]) -> None:
-    handled: list[int] = []
+    """Events of a handler that is registered again keep their order."""
+    handled: list[list[int]] = []  # by each handler
     events: list[weakref.ref[Any]] = []
     handlers: list[weakref.ref[Any]] = []
     current: Any = None
@@ -271,9 +228,12 @@ def test_whatever_is_registered_and_posted_ends_and_is_freed(steps: list[str]) -
         go_on = asyncio.Semaphore(0)
 
         def make_handler() -> Any:
+            numbers: list[int] = []
+            handled.append(numbers)
+
             async def handle(event: Any) -> None:
                 await go_on.acquire()
-                handled.append(event.number)
+                numbers.append(event.number)
 
             return handle
 
@@ -300,5 +260,6 @@ def test_whatever_is_registered_and_posted_ends_and_is_freed(steps: list[str]) -
             assert dispatcher.await_drained(TIMEOUT_S)
             until_released(lambda: not any(each() for each in (*events, *handlers)), "the end of events and handlers")
 
-    assert len(handled) == dispatcher.stats().handled
+    assert sum(map(len, handled)) == dispatcher.stats().handled
+    assert handled == [sorted(numbers) for numbers in handled]
     assert_accounts_balance(dispatcher, accepted=len(events))
