@@ -71,15 +71,17 @@ def test_an_ask_goes_through_it_and_is_answered(journal: JournalWriter | None) -
 
 
 def test_further_attempts_go_through_it_and_are_made_even_if_it_refuses(journal: JournalWriter | None) -> None:
+    """An event's own field `attempt` that happened to equal the number of the attempt was counted up."""
     attempts: list[int] = []
 
     def fail_twice(event: Order) -> None:
+        assert event.attempt == 1
         attempts.append(dispatcher.attempt())
         dispatcher.refused = frozenset({1})
         if len(attempts) < 3:
-            raise ValueError("not yet")
+            raise OSError
 
-    with auditing(journal, fail_twice, on_error=Retry(delay_s=0, jitter=0)) as dispatcher:
+    with auditing(journal, fail_twice, on_error=Retry(on=OSError, delay_s=0, jitter=0)) as dispatcher:
         dispatcher.post(Order(Work.DO, 1))
         assert dispatcher.await_drained(TIMEOUT_S)
 

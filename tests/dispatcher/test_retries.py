@@ -22,7 +22,6 @@ from dispatcher import (
     DeadLetters,
     DeadLetterType,
     DispatcherConfig,
-    EventDiscardedError,
     JournalConfig,
     JournalWriter,
     Retry,
@@ -33,7 +32,7 @@ from dispatcher.mailbox import ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance, tries, until
 from ..kit.coroutines import Keyed, Latched, running_loop
-from ..kit.dispatchers import hold, stopping
+from ..kit.dispatchers import hold
 from ..kit.journals import Job, Posted, after_a_crash
 from .stage import Rows, perform, scenarios
 
@@ -46,6 +45,8 @@ ORDERED: dict[str, Any] = {**QUICK, "ordered_by_key": True}
 
 ENDS: dict[int, Any] = {1: Retry(attempts=1, then="continue"), 2: Retry(attempts=1), 3: "continue"}
 ORDERS = {1: Retry(**QUICK), 2: Retry(delay_s=1, jitter=0, ordered_by_key=True)}
+STOPS = "post 1 | ended -> failure OSError 1 STARTED ; letters 1:1:OSError"
+TOO_LATE: dict[str, Any] = {"on_error": Retry(**IN_AN_HOUR), "fails": {1: 9}, "drain_timeout_s": 3000}
 FULL: dict[str, Any] = {"fails": {1: 1}, "on_error": Retry(**QUICK), "queue_capacity": 1}
 
 
@@ -61,11 +62,23 @@ ROWS: Rows = {
         " | +100 -> seen 1 2 1 1 ; handled 2 ; failed 0 ; retried_by_type Work.DO:2 ; retrying 0",
         {"on_error": Retry(attempts=3, delay_s=1, factor=2, jitter=0), "fails": {1: 2}},
     ),
-    "the handler knows which attempt it makes": (
-        "post 1 | +1000 -> attempts 1:1 1:2 1:3", {"on_error": Retry(attempts=3, **QUICK), "fails": {1: 9}},
+    "the handler knows its attempt, and after the last one the event has failed and is a dead letter": (
+        "post 1 | +1000 -> attempts 1:1 1:2 1:3 ; failed 1 ; letters 1:3:OSError",
+        {"on_error": Retry(attempts=3, **QUICK), "fails": {1: 9}},
     ),
-    "after the last attempt it has failed and is a dead letter": (
-        "post 1 | +1000 -> failed 1 ; letters 1:3:OSError", {"on_error": Retry(attempts=3, **QUICK), "fails": {1: 9}},
+    "a stop that follows the last attempt fails the dispatcher": (
+        STOPS, {"on_error": Retry(attempts=1, then="stop"), "fails": {1: 9}},
+    ),
+    "a stop that a function decides does so too": (STOPS, {"on_error": lambda *_: "stop", "fails": {1: 9}}),
+    "a stop waits for an attempt that falls due in its time": (
+        "post 1 | +0 -> retrying 1 | begin stop | +100 | ended -> seen 1 1 ; handled 1 ; discarded 0",
+        {"on_error": Retry(**QUICK), "fails": {1: 1}},
+    ),
+    "a stop discards at once what comes too late": (
+        "ask 1 | +0 -> retrying 1 | stop -> answers EventDiscardedError:stop ; discarded_by_reason stop:1", TOO_LATE,
+    ),
+    "an event that fails amid a stop is not waited for": (
+        "hold 9 | post 1 | begin stop | release | ended -> seen 9 1 ; discarded_by_reason stop:1", TOO_LATE,
     ),
     "with the then continue it is no dead letter": (
         "post 1 2 | +0 -> seen 1 2 ; failed 1 ; letters",
@@ -137,24 +150,12 @@ def test_durable(tmp_path: Path, script: str, options: dict[str, Any]) -> None:
     perform(script, journal=tmp_path / "journal", **options)
 
 
-def test_each_attempt_has_a_row(tmp_path: Path) -> None:
-    retry = Retry(delay_s=1, jitter=0)
-    perform("post 1 | +10000 -> seen 1 1 | stop", journal=tmp_path, on_error=retry, fails={1: 1})
+def test_a_stop_that_gives_up_says_that_it_discards_what_is_retrying(caplog: pytest.LogCaptureFixture) -> None:
+    ordered = Retry(**IN_AN_HOUR, ordered_by_key=True)
+    script = "ask 1 | +0 -> retrying 1 | stop -> answers EventDiscardedError:stop ; discarded_by_reason stop:1"
+    perform(script, on_error=ordered, fails={1: 9}, drain_timeout_s=0.05)
 
-    assert [row["outcome"] for row in read_rows(tmp_path, EVENTS)] == ["retried", "handled"]
-
-
-@pytest.mark.parametrize("on_error", [Retry(attempts=1, then="stop"), lambda event, error: "stop"])
-def test_a_policy_that_ends_in_a_stop_fails_the_dispatcher(make: Make, on_error: Any) -> None:
-    letters: list[DeadLetter] = []
-    dispatcher = make(dead_letters=letters.append)
-    dispatcher.register(Work, Failing({1: 9}), on_error=on_error)
-
-    dispatcher.post(Numbered(1))
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert isinstance(dispatcher.failure_cause, OSError)
-    assert [letter.event.number for letter in letters] == [1]
+    assert "stop discarded 1 event that waited for its next attempt: 1 Work.DO" in caplog.text
 
 
 @pytest.fixture
@@ -222,54 +223,6 @@ def test_events_behind_one_go_on_if_its_handler_was_replaced(make: Make, clock: 
     assert second.seen == [1, 2]
 
 
-def test_a_stop_waits_for_attempts_that_fall_due_in_its_time(make: Make) -> None:
-    handler = Failing({1: 1})
-    dispatcher = make()
-    dispatcher.register(Work, handler, on_error=Retry(delay_s=0.01, jitter=0))
-    dispatcher.post(Numbered(1))
-    until(lambda: dispatcher.stats().retried_by_type != {}, "it has failed once")
-
-    dispatcher.stop()
-
-    assert handler.seen == [1, 1]
-    assert (dispatcher.stats().handled, dispatcher.stats().discarded) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("ordered_by_key", "drain_timeout_s"),
-    [pytest.param(True, 0.05, id="once it gives up"), pytest.param(False, 3000, id="at once if it comes too late")],
-)
-def test_a_stop_discards_what_is_retrying(
-    make: Make, caplog: pytest.LogCaptureFixture, ordered_by_key: bool, drain_timeout_s: float
-) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=drain_timeout_s))
-    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(**IN_AN_HOUR, ordered_by_key=ordered_by_key))
-    asked = dispatcher.ask(Numbered(1))
-    until(lambda: dispatcher.stats().retrying == 1, "it has failed once")
-
-    with stopping(dispatcher):
-        pass
-
-    assert isinstance(asked.exception(0), EventDiscardedError)
-    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
-    assert "stop discarded 1 event that waited for its next attempt: 1 Work.DO" in caplog.text
-    assert_accounts_balance(dispatcher, 1)
-
-
-def test_an_event_that_fails_amid_a_stop_is_not_waited_for(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=3000))
-    dispatcher.register(Other, gate)
-    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(**IN_AN_HOUR))
-    hold(dispatcher, gate, Numbered(type=Other.DO))  # type: ignore[arg-type]
-    dispatcher.post(Numbered(1))
-
-    with stopping(dispatcher):
-        gate.opened.set()
-
-    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
-    assert_accounts_balance(dispatcher, 2)
-
-
 @pytest.mark.parametrize("options", [{"per_key": 2}, {"key": lambda event: event.number}])
 def test_coroutines_that_may_overtake_each_other_cannot_be_ordered(make: Make, options: dict[str, Any]) -> None:
     with running_loop() as loop, pytest.raises(ValueError, match="needs an AsyncioHandler with per_key=1"):
@@ -330,7 +283,8 @@ def test_each_event_is_tried_as_often_as_a_plain_list_says(
     asks = {}
 
     async def handle(event: Keyed) -> int:
-        await asyncio.sleep(0)
+        if event.number % 2:
+            await asyncio.sleep(0)
         return handler.handle(event)
 
     with running_loop() as loop:
@@ -502,29 +456,19 @@ class TestRedelivering:
         rows = [(row["outcome"], row["redelivered"]) for row in read_rows(crashed, EVENTS)]
         assert rows == [("retried", True), ("retried", True), ("handled", True)]
 
-    def test_a_caller_that_handles_no_event_is_not_redelivering(self, make: Make) -> None:
-        dispatcher = make(handler=Gate().handle)
-
-        assert (dispatcher.attempt(), dispatcher.is_redelivering()) == (1, False)
-
 
 class TestDeadLetters:
-    def test_a_folder_keeps_the_event_its_error_and_its_attempts(self, make: Make, tmp_path: Path) -> None:
-        for number in (1, 2):  # the second run continues the folder
+    def test_a_folder_is_continued_by_the_next_run(self, make: Make, tmp_path: Path) -> None:
+        for number in (1, 2):
             dispatcher = make(dead_letters=tmp_path)
-            dispatcher.register(Job, Failing({1: 9, 2: 9}), on_error=Retry(attempts=1), events=Posted)
+            dispatcher.register(Job, Failing({1: 9, 2: 9}), events=Posted)
             dispatcher.post(Posted(Job.STARTED, number))
-            assert dispatcher.await_drained(TIMEOUT_S)
             dispatcher.stop()
 
-        letters = list(DeadLetters(tmp_path))
-
-        assert [letter.event["number"] for letter in letters] == [1, 2]
-        assert [(letter.event_class, letter.event_type, letter.is_declared) for letter in letters] == [
-            ("Job", "STARTED", True)
-        ] * 2
-        assert [(each.error, each.attempts) for each in letters] == [("OSError: 1", 1), ("OSError: 2", 1)]
-        assert "in handle" in letters[0].traceback
+        assert [(each.event["number"], each.error, each.is_declared) for each in DeadLetters(tmp_path)] == [
+            (1, "OSError: 1", True),
+            (2, "OSError: 2", True),
+        ]
 
     def test_an_event_that_was_not_declared_is_kept_as_text(self, make: Make, tmp_path: Path) -> None:
         dispatcher = make(dead_letters=tmp_path, handler=Failing({1: 1}))
@@ -634,28 +578,6 @@ def test_a_failed_ask_keeps_no_event_alive(make: Make) -> None:
         gc.enable()
         logging.disable(logging.NOTSET)
     assert is_right
-
-
-def test_an_event_keeps_a_field_of_its_own_that_is_called_attempt(make: Make) -> None:
-    """A field that happened to equal the number of the attempt was counted up."""
-
-    @dataclass
-    class Container:
-        type: Work
-        attempt: int
-
-    seen: list[int] = []
-
-    def fail(event: Container) -> None:
-        seen.append(event.attempt)
-        raise OSError
-
-    dispatcher = make()
-    dispatcher.register(Work, fail, on_error=Retry(attempts=3, delay_s=0))
-    dispatcher.post(Container(Work.DO, 1))
-
-    until(lambda: dispatcher.stats().failed == 1, "it has failed for good")
-    assert seen == [1, 1, 1]
 
 
 def test_a_dead_letter_that_fails_makes_no_other_one() -> None:
