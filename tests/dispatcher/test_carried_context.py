@@ -71,8 +71,15 @@ def noting(seen: Seen) -> Callable[[Any], None]:
 
 
 def seen_from(crashed: Path, **options: Any) -> Seen:
+    """With a loop among the options, what a coroutine sees."""
     seen: Seen = []
-    with running(crashed, noting(seen), **options) as dispatcher:
+    note = noting(seen)
+
+    async def note_later(event: Posted) -> None:
+        await asyncio.sleep(0)
+        note(event)
+
+    with running(crashed, note_later if "loop" in options else note, **options) as dispatcher:
         assert dispatcher.await_drained(TIMEOUT_S)
     return seen
 
@@ -94,8 +101,9 @@ def crash(tmp_path: Path, gate: Gate) -> Callable[..., Path]:
 CARRIED = ("request 7", 'trace "7",\n"event":', "-")
 
 
+@pytest.mark.parametrize("is_async", [False, True])
 def test_values_come_back_with_an_event_after_a_crash_however_it_was_posted(
-    crash: Callable[..., Path], gate: Gate
+    crash: Callable[..., Path], gate: Gate, loop: asyncio.AbstractEventLoop, is_async: bool
 ) -> None:
     def post(dispatcher: AsyncDispatcher) -> None:
         hold(dispatcher, gate, job(0))
@@ -105,20 +113,8 @@ def test_values_come_back_with_an_event_after_a_crash_however_it_was_posted(
         within(lambda: dispatcher.ask(job(4)))
         within(lambda: asyncio.run(aio.post(dispatcher, job(5))))
 
-    assert seen_from(crash(post)) == [(0, "-", "-", "-"), *((number, *CARRIED) for number in range(1, 6))]
-
-
-def test_coroutines_see_them_after_a_crash(crash: Callable[..., Path], loop: asyncio.AbstractEventLoop) -> None:
-    seen: list[str] = []
-
-    async def handle(event: Posted) -> None:
-        await asyncio.sleep(0)
-        seen.append(REQUEST.get())
-
-    with running(crash(), handle, loop=loop) as dispatcher:
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert seen == ["request 7"]
+    options = {"loop": loop} if is_async else {}
+    assert seen_from(crash(post), **options) == [(0, "-", "-", "-"), *((number, *CARRIED) for number in range(1, 6))]
 
 
 def test_a_scheduled_post_carries_them_over_a_restart(tmp_path: Path) -> None:

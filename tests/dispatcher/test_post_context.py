@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher, aio
+from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, aio
 from dispatcher.mailbox import ManualClock
 
 from ..kit import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance, in_threads
@@ -66,20 +66,6 @@ kinds = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
 # -- what a handler sees -----------------------------------------------------------------------------------------------
-
-
-@kinds
-def test_a_handler_sees_the_context_of_its_events_post(loop: asyncio.AbstractEventLoop, kind: str) -> None:
-    seen = Seen()
-    dispatcher = MultiDispatcher(partitions=2)
-    dispatcher.register(Work, handler_of(seen, loop, kind), context=True)
-    with dispatcher:
-        for number in range(5):
-            assert within(f"request {number}", lambda number=number: dispatcher.post(Keyed(number, number)))
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert seen.requests == {number: f"request {number}" for number in range(5)}
-    assert REQUEST.get() is None
 
 
 @kinds
@@ -143,19 +129,6 @@ def test_an_event_that_is_posted_at_a_time_has_the_context_of_the_call(is_again:
             assert dispatcher.await_drained(TIMEOUT_S)
 
     assert seen.requests == {1: "a", 2: "b"}
-
-
-def test_a_failing_handler_of_a_class_with_contexts_follows_its_policy() -> None:
-    def fail(event: Any) -> None:
-        raise LookupError(REQUEST.get())
-
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, fail, on_error="stop", context=True)
-    dispatcher.start()
-    within("request", lambda: dispatcher.post(Numbered()))
-
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert repr(dispatcher.failure_cause) == "LookupError('request')"
 
 
 # -- ways to post ------------------------------------------------------------------------------------------------------

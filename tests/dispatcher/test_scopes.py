@@ -125,8 +125,10 @@ def test_functions_of_members_and_on_error_get_the_event_itself() -> None:
     assert failed == [(ADD, "job_1")]
 
 
-@pytest.mark.parametrize("key", [None, lambda job: job.entity])
-def test_coroutines_get_the_event_itself_and_keep_the_order_of_its_key(key: Any) -> None:
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_coroutines_keys_and_costs_get_the_event_itself_and_keep_its_order(is_declared: bool) -> None:
+    costed: list[Any] = []
+
     async def use() -> list[str]:
         seen: list[str] = []
 
@@ -136,10 +138,15 @@ def test_coroutines_get_the_event_itself_and_keep_the_order_of_its_key(key: Any)
             seen.append(f"ends {event.entity}")
             return event.entity
 
+        def cost(event: Job) -> float:
+            costed.append(type(event))
+            return 1.0
+
         async with asyncio.timeout(TIMEOUT_S):
             dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
             scope = dispatcher.scope("a")
-            scope.register(JobType, handle if key is None else aio.AsyncioHandler(handle, key=key))
+            declared = aio.AsyncioHandler(handle, key=lambda job: job.entity, rate=aio.RateLimit(1000, cost=cost))
+            scope.register(JobType, declared if is_declared else handle)
             dispatcher.start()
             assert await aio.post(scope, Job(JobType.ADD, "x", lock_key="k"))
             assert await aio.ask(scope, Job(JobType.ADD, "x", lock_key="k")) == "x"
@@ -147,26 +154,7 @@ def test_coroutines_get_the_event_itself_and_keep_the_order_of_its_key(key: Any)
         return seen
 
     assert asyncio.run(use()) == ["begins x", "ends x"] * 2
-
-
-def test_the_cost_of_a_rate_gets_the_event_itself() -> None:
-    costed: list[Any] = []
-
-    async def handle(event: Job) -> str:
-        return event.entity
-
-    async def use() -> str:
-        async with asyncio.timeout(TIMEOUT_S):
-            dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
-            rate = aio.RateLimit(1000, cost=lambda event: costed.append(event) or 1.0)
-            dispatcher.scope("a").register(JobType, aio.AsyncioHandler(handle, rate=rate))
-            dispatcher.start()
-            answer = await aio.ask(dispatcher.scope("a"), ADD)
-            await aio.stop(dispatcher)
-        return str(answer)
-
-    assert asyncio.run(use()) == "job_1"
-    assert [type(event) for event in costed] == [Job]
+    assert costed == [Job] * (2 * is_declared)
 
 
 def test_events_of_a_scope_supersede_its_own_only(gate: Any) -> None:
