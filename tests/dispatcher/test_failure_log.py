@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, Retry
-from dispatcher.dispatching.error_policy import EVERY_NS, FailureLog
 from dispatcher.testing import ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Unreadable, Work, in_threads, until
@@ -18,29 +17,33 @@ from ..kit.dispatchers import hold
 from ..kit.scenarios import play
 
 Make = Callable[..., AsyncDispatcher]
+SECOND_NS = 1_000_000_000
 
 
 class Clock:
     """Nanoseconds that advance when the test says so."""
 
     def __init__(self) -> None:
-        self.now_ns = 5 * EVERY_NS
+        self.now_ns = 5 * SECOND_NS
 
     def __call__(self) -> int:
         return self.now_ns
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Of the failures of all dispatchers that are made from now on."""
+    clock = Clock()
+    monkeypatch.setattr(type(AsyncDispatcher()._errors.log).__init__, "__defaults__", (clock,))
+    return clock
 
 
 @pytest.fixture
-def failures(clock: Clock) -> FailureLog:
-    return FailureLog("central", clock)
+def failures(clock: Clock) -> Any:
+    return AsyncDispatcher(name="central")._errors.log
 
 
-def fail(failures: FailureLog, times: int = 1, error: BaseException | None = None, event_type: str = "DO") -> None:
+def fail(failures: Any, times: int = 1, error: BaseException | None = None, event_type: str = "DO") -> None:
     for _ in range(times):
         failures.failed(Numbered(), error or ValueError("broken"), "Work", event_type)
 
@@ -54,7 +57,7 @@ class Stage:
     """Steps: fail [TIMES [TYPE [ERROR]]], retry, due, end, +MS. `told` is the field `count` of each line so far, with a
     `!` if it has a traceback."""
 
-    def __init__(self, failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, failures: Any, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
         self.failures, self.clock, self.caplog = failures, clock, caplog
 
     def play(self, verb: str, times: str = "1", event_type: str = "DO", error: str = "ValueError") -> None:
@@ -91,12 +94,12 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
-def test_scenario(failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture, script: str) -> None:
+def test_scenario(failures: Any, clock: Clock, caplog: pytest.LogCaptureFixture, script: str) -> None:
     play(Stage(failures, clock, caplog), script)
 
 
 def test_each_line_says_what_failed_and_how_often(
-    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
+    failures: Any, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     play(Stage(failures, clock, caplog), "fail 3 | +1000 | fail 2 | end | retry | retry | +1000 | retry | retry | end")
 
@@ -114,7 +117,7 @@ def test_each_line_says_what_failed_and_how_often(
     ]
 
 
-def test_many_kinds_of_failures_are_not_kept(failures: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_many_kinds_of_failures_are_not_kept(failures: Any, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(1000):
         fail(failures, 2, event_type=f"T{number}")
 
@@ -124,12 +127,12 @@ def test_many_kinds_of_failures_are_not_kept(failures: FailureLog, caplog: pytes
 
 
 def test_counts_add_up_when_threads_fail_and_tell_at_the_same_time(
-    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
+    failures: Any, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail_often() -> None:
         for _ in range(300):
             fail(failures)
-            clock.now_ns += EVERY_NS // 7
+            clock.now_ns += SECOND_NS // 7
             failures.tell_due()
 
     in_threads(*[fail_often] * 4)
@@ -146,17 +149,16 @@ def failing(event: Any) -> None:
 
 
 def test_the_watch_tells_the_rest_of_a_flood_when_its_second_has_passed(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    make: Make, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timers, clock = ManualClock(), Clock()
-    monkeypatch.setattr("dispatcher.dispatching.error_policy.FailureLog", lambda name: FailureLog(name, clock))
+    timers = ManualClock()
     dispatcher = make(name="mine", time_service=timers)
     dispatcher.register(Work, failing)
     for _ in range(10):
         dispatcher.post(Numbered())
     assert dispatcher.await_drained(TIMEOUT_S)
 
-    clock.now_ns += EVERY_NS
+    clock.now_ns += SECOND_NS
     timers.advance(1000)
 
     assert [record.__dict__["count"] for record in caplog.records] == [1, 9]

@@ -9,8 +9,6 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter
 from dispatcher.dispatching import lone
-from dispatcher.dispatching.lone import Pauses
-from dispatcher.dispatching.times import IdleTime
 
 from ..kit import TIMEOUT_S, until
 from .queue.test_write_ahead import Job, Plain
@@ -42,9 +40,9 @@ class Queue:
     def __init__(self, waited_ns: int, capacity: int | None = None) -> None:
         self.dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=capacity))
         self.entries = self.dispatcher.core.queue.entries
-        self.idle = IdleTime()
+        self.idle = self.dispatcher._dispatching.idle
         self.idle.note(1, 1 + waited_ns)
-        self.pauses = Pauses(self.dispatcher.core.queue, self.idle)
+        self.pauses = lone.Pauses(self.dispatcher.core.queue, self.idle)
 
     def stream(self) -> None:
         self.entries.extend(range(lone._WORTHWHILE_EVENTS))

@@ -18,11 +18,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.dispatching.batches import BatchDispatching
-from dispatcher.dispatching.stopping import Drain
-from dispatcher.queue.inbox import Inbox
-from dispatcher.queue.room import QueueRoom
-from dispatcher.queue.shutdown import QueueShutdown
+from dispatcher import AsyncDispatcher
 
 QUIET = (
     "BINARY_OP",
@@ -52,6 +48,14 @@ QUIET = (
 beginning of a function look at the `eval_breaker` (Python/bytecodes.c; in 3.11, Python/ceval.c); these do not."""
 LEAVES = ("JUMP_FORWARD", "JUMP_BACKWARD", "RETURN_", "RAISE_VARARGS", "RERAISE")
 """The instruction after these does not follow them."""
+
+
+def dispatching() -> Any:
+    return AsyncDispatcher()._dispatching
+
+
+def queue() -> Any:
+    return AsyncDispatcher(queue_capacity=1).core.queue
 
 
 def is_quiet(instruction: dis.Instruction) -> bool:
@@ -171,21 +175,21 @@ def test_this_python_looks_for_other_threads_at_no_quiet_instruction(function: C
 
 def counted_once() -> tuple[Listing, list[dis.Instruction], list[dis.Instruction]]:
     """An event is counted as handled, until an exception would no longer count it as failed."""
-    listing = Listing(BatchDispatching._dispatch_quickly)
+    listing = Listing(dispatching()._dispatch_quickly)
     counts = [each for each in listing.all if each.opname == "STORE_ATTR" and each.argval == "handled"]
     assert len(counts) == 5
     return listing, counts, listing.at("event = None  # counted", "STORE_FAST")
 
 
 def phase_advanced() -> tuple[Listing, list[dis.Instruction], list[dis.Instruction]]:
-    listing = Listing(QueueShutdown._shut)
+    listing = Listing(queue().shutdown._shut)
     looked = listing.at("if flags.phase < phase:", "LOAD_ATTR", of="phase")
     return listing, looked, listing.at("flags.phase = phase", "STORE_ATTR", of="phase")
 
 
 def permit_used() -> tuple[Listing, list[dis.Instruction], list[dis.Instruction]]:
     """A bounded post has its permit, until it calls the append."""
-    listing = Listing(Inbox._make_post, "post_bounded")
+    listing = Listing(queue()._make_post, "post_bounded")
     return listing, listing.at("take_permit()", "CALL"), listing.at("append(entry)", "CALL", "PRECALL")[:1]
 
 
@@ -215,19 +219,19 @@ def test_a_bounded_post_makes_nothing_between_its_permit_and_the_append() -> Non
 
 ORDERS: dict[str, tuple[Callable[[], Listing], list[str]]] = {
     "drained: `done` is read before the queue, `begun` after it": (
-        lambda: Listing(Drain.is_drained),
+        lambda: Listing(AsyncDispatcher()._drain.is_drained),
         ["load under_way", "load done", "load has_events", "load begun"],
     ),
     "a batch is begun before its first event is taken, and done after its last one": (
-        lambda: Listing(BatchDispatching.__call__),
+        lambda: Listing(dispatching().__call__),
         ["store begun", "load _dispatch_quickly", "store done"],
     ),
     "a permit is returned before the look for a producer that waits": (
-        lambda: Listing(QueueRoom.give_back),
+        lambda: Listing(queue().room.give_back),
         ["load permits", "load append", "load is_crowded"],
     ),
     "a producer lines up before it looks for a permit again": (
-        lambda: Listing(QueueRoom._wait_and_take),
+        lambda: Listing(queue().room._wait_and_take),
         ["load enter", "load is_open", "load try_take"],
     ),
 }
@@ -244,7 +248,7 @@ def test_shared_fields_are_accessed_in_the_order_on_which_other_threads_rely(ord
 
 @pytest.mark.parametrize("post", ["post", "post_stamped", "post_bounded"])
 def test_a_post_reads_the_alert_after_the_append(post: str) -> None:
-    listing = Listing(Inbox._make_post, post)
+    listing = Listing(queue()._make_post, post)
     line = "append(event)" if post == "post" else "append(entry)"
     (alert,) = listing.at("if flags.alert:", "LOAD_ATTR", of="alert")
 
