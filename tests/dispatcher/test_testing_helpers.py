@@ -5,31 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dispatcher import DispatcherConfig
-from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
+from dispatcher.testing import DrainDispatcher
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Work
 from ..kit.dispatchers import hold
 
 pytestmark = pytest.mark.long
-
-
-def test_await_drained_returns_once_everything_is_handled() -> None:
-    got: list[int] = []
-    with DrainDispatcher() as dispatcher:
-        dispatcher.register(Work, lambda event: got.append(event.number))
-        for number in range(100):
-            dispatcher.post(Numbered(number))
-
-        assert dispatcher.await_drained()
-
-        assert got == list(range(100))
 
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
@@ -47,44 +33,22 @@ def test_an_await_drained_that_fails_names_what_is_in_hand_and_queued(gate: Gate
         gate.opened.set()
 
 
-def test_a_wait_for_the_thread_to_wait_returns_once_it_does() -> None:
-    with DrainDispatcher() as dispatcher:
-        dispatcher.register(Work, lambda _: None)
-        dispatcher.post(Numbered())
-
-        dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
-
-        assert dispatcher.is_drained()
-        assert dispatcher._mailbox.parking.is_waiting()
-
-
-def test_a_wait_for_a_thread_that_does_not_wait_says_where_it_is(gate: Gate) -> None:
+@pytest.mark.parametrize("what", ["on <Numbered Work.DO>", "on a mail"])
+def test_a_wait_for_a_thread_that_does_not_wait_says_where_it_is(gate: Gate, what: str) -> None:
     with DrainDispatcher(name="mine") as dispatcher:
         dispatcher.register(Work, gate)
-        hold(dispatcher, gate)
+        if what == "on a mail":
+            dispatcher.mailbox_executor.execute(lambda: gate.handle(None))
+        else:
+            dispatcher.post(Numbered())
+        assert gate.entered.wait(TIMEOUT_S)
 
         with pytest.raises(AssertionError) as caught:
             dispatcher.wait_for_event_thread_to_wait(0.01)
         gate.opened.set()
 
-    assert "mine: the handler thread does not wait, it is at work on <Numbered Work.DO>" in str(caught.value)
+    assert f"mine: the handler thread does not wait, it is at work {what}" in str(caught.value)
     assert "in handle" in str(caught.value)
-
-
-def test_a_wait_for_a_thread_in_a_mail_says_so() -> None:
-    entered, opened = threading.Event(), threading.Event()
-
-    def long_mail() -> None:
-        entered.set()
-        assert opened.wait(TIMEOUT_S)
-
-    with DrainDispatcher() as dispatcher:
-        dispatcher.mailbox_executor.execute(long_mail)
-        assert entered.wait(TIMEOUT_S)
-
-        with pytest.raises(AssertionError, match=r"(?s)at work on a mail.*in long_mail"):
-            dispatcher.wait_for_event_thread_to_wait(0.01)
-        opened.set()
 
 
 def test_a_wait_for_a_thread_that_never_started_fails() -> None:
@@ -92,44 +56,24 @@ def test_a_wait_for_a_thread_that_never_started_fails() -> None:
         DrainDispatcher().wait_for_event_thread_to_wait(0.01)
 
 
-def test_the_fixture_of_a_drain_dispatcher_is_started(drain_dispatcher: DrainDispatcher) -> None:
-    got: list[Any] = []
-    drain_dispatcher.register(Work, got.append)
-
-    assert drain_dispatcher.post(Numbered())
-    assert drain_dispatcher.await_drained()
-    assert len(got) == 1
-
-
-def test_the_fixture_of_an_inline_dispatcher_handles_at_once(inline_dispatcher: InlineDispatcher) -> None:
-    got: list[Any] = []
-    inline_dispatcher.register(Work, got.append)
-
-    inline_dispatcher.post(Numbered())
-
-    assert len(got) == 1
-
-
-def test_the_fixture_of_a_manual_clock_stands_still(manual_clock: ManualClock) -> None:
-    fired: list[int] = []
-    manual_clock.register_timer(5, fired.append)
-
-    before = list(fired)
-    manual_clock.advance(5)
-
-    assert (before, fired) == ([], [5])
-
-
 def test_in_a_users_project_the_fixtures_are_found_and_the_dispatcher_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
         textwrap.dedent("""
-        from dispatcher import ServiceState
+        from enum import Enum
 
+        from dispatcher import Event, ServiceState
+
+        Work = Enum("Work", "DO")
         used = []
 
         def test_one(drain_dispatcher, inline_dispatcher, manual_clock):
             used.append(drain_dispatcher)
             assert drain_dispatcher.state is ServiceState.STARTED
+            inline_dispatcher.register(Work, used.append)
+            inline_dispatcher.post_after(0.005, event := Event(Work.DO))
+            assert event not in used
+            manual_clock.advance(5)
+            assert event in used
 
         def test_two(drain_dispatcher):
             assert used[0] is not drain_dispatcher
