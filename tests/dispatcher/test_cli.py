@@ -17,14 +17,11 @@ import pytest
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, Retry
 
 from ..journal_rows import begin, end
+from ..kit import Work
 from ..kit.commands import COMMAND, ROOT, Ended, run_here
 from ..kit.journals import Job, Posted, after_a_crash, flip, frames_of
 
 pytestmark = pytest.mark.long
-
-
-class Work(Enum):
-    DO = 1
 
 
 @pytest.fixture
@@ -309,30 +306,6 @@ def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(
     assert done.err.count("\n") == 1
     later = recover("--with", "daemon:make")
     assert later.out.splitlines()[-1] == "2 events handled, 0 failed, 0 left"
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("journal", "verify", "nowhere"),
-        ("report", "nowhere"),
-        ("replay", "nowhere"),
-        ("run", "nowhere.yaml"),
-        ("replay", "nowhere", "--config", "nowhere.yaml"),
-    ],
-    ids=" ".join,
-)
-def test_a_users_mistake_is_one_line_and_exit_code_2(
-    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    done = run_here(*args)
-
-    assert done.code == 2
-    assert done.err.startswith("dispatcher: nowhere")
-    assert done.err.count("\n") == 1
-    assert done.out == ""
 
 
 def test_the_package_is_the_command(tmp_path: Path) -> None:

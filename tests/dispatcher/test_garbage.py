@@ -6,7 +6,7 @@ import gc
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -89,32 +89,6 @@ def test_an_object_is_looked_at_by_one_collection() -> None:
     assert gc.get_objects(1) == []
 
 
-def test_a_cycle_that_was_dropped_after_it_was_frozen_goes_once_the_process_has_grown() -> None:
-    blocks = [LEAST]
-    freezer = Freezer(lambda: blocks[0])
-    gc.callbacks.append(freezer)
-    kept, dropped = cycle(), cycle()
-    watched = weakref.ref(dropped)
-    gc.collect()  # the cycles are frozen after it
-    del dropped
-    gc.collect()
-    assert watched() is not None
-
-    blocks[0] = GROWTH * LEAST + 1
-    collections = 0
-    while gc.get_freeze_count() and collections <= LOOK_EVERY:  # until all objects are to be looked at
-        gc.collect()
-        collections += 1
-    assert collections <= LOOK_EVERY
-    gc.collect()
-
-    assert watched() is None
-    assert kept.other.other is kept
-    assert gc.get_freeze_count() > 0
-    gc.collect()
-    assert gc.get_freeze_count() > 0, "the process has not grown since"
-
-
 # -- regularly ---------------------------------------------------------------------------------------------------------
 
 
@@ -193,23 +167,28 @@ def test_a_regular_collection_frees_new_cycles_and_freezes_the_rest(freezer: tup
     assert gc.get_freeze_count() >= before + len(kept)
 
 
-def test_once_the_process_has_grown_a_regular_collection_covers_all(
-    freezer: tuple[Freezer, Pauses], blocks: list[int]
+@pytest.mark.parametrize("is_regular", [False, True])
+def test_once_the_process_has_grown_a_collection_covers_what_was_frozen(
+    freezer: tuple[Freezer, Pauses], blocks: list[int], is_regular: bool
 ) -> None:
     _, pauses = freezer
-    dropped = cycle()
+    collect: Callable[[], object] = pauses.end if is_regular else gc.collect
+    kept, dropped = cycle(), cycle()
     watched = weakref.ref(dropped)
-    pauses.end()  # it is frozen
+    collect()  # the cycles are frozen
     del dropped
-    pauses.end()
+    collect()
     assert watched() is not None
 
     blocks[0] = GROWTH * LEAST + 1
     for _ in range(LOOK_EVERY + 1):
-        pauses.end()
+        collect()
 
     assert watched() is None
+    assert kept.other.other is kept
     assert gc.get_freeze_count() > 0
+    collect()
+    assert gc.get_freeze_count() > 0, "the process has not grown since"
 
 
 def test_after_another_collection_no_regular_one_follows(freezer: tuple[Freezer, Pauses]) -> None:

@@ -383,15 +383,6 @@ def test_the_journal_keeps_the_row_of_an_event_with_an_odd_entity(tmp_path: Path
     assert dispatcher.failure_cause is None
 
 
-@pytest.fixture
-def silent() -> Iterator[None]:
-    """Nothing is logged: pytest-xdist cannot send a log with a surrogate to its main process."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.mark.usefixtures("silent")
 def test_the_journal_keeps_the_error_of_a_handler_that_cannot_be_encoded(tmp_path: Path) -> None:
     def fail(event: Any) -> None:
         raise FileNotFoundError("no file \udc80")

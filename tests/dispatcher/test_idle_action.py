@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-from enum import Enum, auto
 
 from dispatcher import AsyncDispatcher, Event
 
-
-class Step(Enum):
-    NEXT = auto()
+from ..kit import TIMEOUT_S, Work
 
 
 class Simulation:
@@ -22,7 +19,7 @@ class Simulation:
         self.on_handler_thread: list[bool] = []
         self.done = threading.Event()
         self.dispatcher = AsyncDispatcher(name="simulation", idle_action=self.go_on)
-        self.dispatcher.register(Step, lambda event: self.handled.append(self.left))
+        self.dispatcher.register(Work, lambda event: self.handled.append(self.left))
 
     def go_on(self) -> bool:
         self.had_work.append(self.dispatcher.has_work())
@@ -32,7 +29,7 @@ class Simulation:
             return False
         self.left -= 1
         if self.left % 3:
-            self.dispatcher.post(Event(Step.NEXT))
+            self.dispatcher.post(Event(Work.DO))
             assert self.dispatcher.has_work()
         return True
 
@@ -40,7 +37,7 @@ class Simulation:
 def test_events_of_the_idle_action_are_handled_on_its_thread_before_it_is_called_again() -> None:
     simulation = Simulation(30)
     with simulation.dispatcher:
-        assert simulation.done.wait(60)
+        assert simulation.done.wait(TIMEOUT_S)
         assert not simulation.dispatcher.is_handler_thread()
 
     assert simulation.handled == [left for left in reversed(range(30)) if left % 3]

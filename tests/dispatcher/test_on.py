@@ -16,19 +16,6 @@ from ..kit.dispatchers import hold
 Make = Callable[..., AsyncDispatcher]
 
 
-def test_an_event_of_a_member_without_a_function_fails_and_names_the_member(make: Make) -> None:
-    dispatcher = make(name="mine")
-    dispatcher.on(Work.DO)(lambda _: None)
-
-    dispatcher.post(Numbered(type=Work.MORE))
-    dispatcher.post(Numbered(type=Work.DO))
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (1, 1)
-    [failure] = dispatcher.view.failures()
-    assert (failure.error_class, failure.event_type) == ("UnregisteredEventTypeError", "MORE")
-
-
 def test_a_consumer_of_its_own_gets_the_events_of_the_other_members() -> None:
     own, of_member = Gate(), Gate()
     for each in (own, of_member):
@@ -59,30 +46,17 @@ def test_the_error_policy_holds_for_the_members_alone(make: Make) -> None:
     assert str(dispatcher.failure_cause) == "MORE"
 
 
-@pytest.mark.parametrize(
-    ("key_of_class", "key_of_do", "key_of_more", "handled"),
-    [
-        (None, "key", None, [(Work.DO, 3), (Work.MORE, 1), (Work.MORE, 2)]),
-        ("key", None, "key", [(Work.DO, 3), (Work.MORE, 2)]),
-    ],
-    ids=["within one decoration", "the class's key holds for the other members"],
-)
-def test_events_supersede_each_other_only_within_one_registration(
-    make: Make, gate: Gate, key_of_class: Any, key_of_do: Any, key_of_more: Any, handled: list[Any]
-) -> None:
+def test_events_supersede_each_other_only_within_one_registration(make: Make, gate: Gate) -> None:
     """Otherwise a heartbeat would supersede the event that a node is lost."""
     got: list[tuple[Any, int]] = []
+    dispatcher = make()
+    dispatcher.register(Other, gate)
 
     def note(event: Numbered) -> None:
         got.append((event.type, event.number))
 
-    dispatcher = make()
-    dispatcher.register(Other, gate)
-    if key_of_class:
-        dispatcher.register(Work, note, coalesce_by=lambda _: key_of_class)
-    for event_type, key in ((Work.DO, key_of_do), (Work.MORE, key_of_more)):
-        if not key_of_class or key:
-            dispatcher.on(event_type, coalesce_by=(lambda _, key=key: key) if key else None)(note)
+    dispatcher.register(Work, note, coalesce_by=lambda _: "key")  # holds for the members without a function
+    dispatcher.on(Work.MORE, coalesce_by=lambda _: "key")(note)
     hold(dispatcher, gate, Event(Other.DO))
 
     for number, event_type in enumerate([Work.DO, Work.MORE, Work.MORE, Work.DO]):
@@ -90,7 +64,7 @@ def test_events_supersede_each_other_only_within_one_registration(
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
 
-    assert got == handled
+    assert got == [(Work.DO, 3), (Work.MORE, 2)]
 
 
 # -- async def --------------------------------------------------------------------------------------------------------
