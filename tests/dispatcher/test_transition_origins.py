@@ -18,8 +18,12 @@ from dispatcher import AsyncDispatcher, DispatcherError, JournalWriter, MultiDis
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 from statemachines import MultiStateTransitionListener, StateMachineFactory, TransitionRecorder
 
-from ..kit import TIMEOUT_S, Other, Work, until
+from ..kit import TIMEOUT_S, Work, until
 from ..kit.coroutines import running_loop
+
+
+class Plain(Enum):
+    RUN = 1
 
 
 class Light(Enum):
@@ -29,8 +33,8 @@ class Light(Enum):
 
 FACTORY: StateMachineFactory[Light, Any] = (
     StateMachineFactory[Light, Any](Light.OFF, "Lamp")
-    .add_transition(Light.OFF, Light.ON, (Work.DO, Other.DO))
-    .add_transition(Light.ON, Light.OFF, (Work.DO, Other.DO))
+    .add_transition(Light.OFF, Light.ON, (Work.DO, Plain.RUN))
+    .add_transition(Light.ON, Light.OFF, (Work.DO, Plain.RUN))
 )
 
 
@@ -66,7 +70,7 @@ class Room:
         self._factory = self.recorder.recorded(FACTORY) if counts else FACTORY
         self._listener = MultiStateTransitionListener(listener) if kind == "tells a group" else listener
         self.dispatcher = AsyncDispatcher(name="room", journal=journal, loop=loop)
-        self.dispatcher.register(Other, self._take)
+        self.dispatcher.register(Plain, self._take)
         self.lamps: dict[str, Lamp] = {}
 
     def lamp(self, entity: str) -> Lamp:
@@ -92,7 +96,7 @@ class Room:
         """An event for a coroutine, then a plain one, for each."""
         for entity in entities:
             self.dispatcher.post(Event(Work.DO, entity))
-            self.dispatcher.post(Event(Other.DO, f"plain_{entity}"))
+            self.dispatcher.post(Event(Plain.RUN, f"plain_{entity}"))
 
     def recorded(self) -> list[tuple[str, str]]:
         """The entities of each transition's event and of its machine."""
@@ -193,8 +197,8 @@ async def by_a_plain_handler_of_another_dispatcher(room: Room) -> None:
             except DispatcherError as error:
                 room.loop.call_soon_threadsafe(failed.set_exception, error)
 
-        other.register(Other, take)
-        other.post(Event(Other.DO, "lost"))
+        other.register(Plain, take)
+        other.post(Event(Plain.RUN, "lost"))
         await failed
 
 
@@ -226,7 +230,7 @@ def test_a_machine_that_cannot_know_its_event_raises_and_stays(
 
 def test_a_thread_outside_of_any_event_raises(room: Room) -> None:
     with room.running(), pytest.raises(DispatcherError, match=r"room: .* MainThread handles none .* post an event"):
-        room.lamp("lost").take(Event(Other.DO, "lost"))
+        room.lamp("lost").take(Event(Plain.RUN, "lost"))
 
     assert room.lamp("lost").light.current_state is Light.OFF
 
@@ -290,15 +294,15 @@ def test_mail_from_outside_is_no_event_and_has_a_row_of_its_own(room: Room) -> N
     lamp = room.lamp("a")
     with room.running() as dispatcher:
         room.post()
-        dispatcher.post(Event(Other.DO, "b"))
+        dispatcher.post(Event(Plain.RUN, "b"))
         assert dispatcher.await_drained(TIMEOUT_S)
 
         def twice() -> None:
             for _ in range(2):
-                lamp.take(Event(Other.DO, "a"))
+                lamp.take(Event(Plain.RUN, "a"))
 
         dispatcher.mailbox_executor.submit(twice, "switch %s", "a").result(TIMEOUT_S)
-        dispatcher.post(Event(Other.DO, "b"))
+        dispatcher.post(Event(Plain.RUN, "b"))
 
     assert room.recorded() == [("b", "b"), ("(mail)", "a"), ("(mail)", "a"), ("b", "b")]
     assert [row.get("payload") for row in read_rows(room.path, EVENTS)] == [None, '{"mail":"switch a"}', None]
@@ -315,7 +319,7 @@ def test_mail_to_which_a_handler_yields_is_no_part_of_its_event(room: Room) -> N
         while not mail.done():
             room.dispatcher.mailbox_executor.yield_()
         raised.append(mail.exception())
-        room.lamp("own").take(Event(Other.DO, "own"))
+        room.lamp("own").take(Event(Plain.RUN, "own"))
 
     room.dispatcher.register(Yielding, yield_to_mail)
     with room.running() as dispatcher:
