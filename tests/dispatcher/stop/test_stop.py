@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, tries
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, tries
 from ...kit.dispatchers import hold
 from ...kit.services import fail
 from ..pausing import PausingDeque
 from ..stage import Rows, perform, scenarios
-
-Make = Callable[..., AsyncDispatcher]
 
 AT_ONCE: Final = {"drain_events_on_stop": False}
 SCENARIOS: Rows = {
@@ -126,17 +124,17 @@ def test_a_producer_held_between_its_steps_strands_no_event(
 @given(
     producers=st.integers(1, 4),
     events=st.integers(0, 60),
-    capacity=st.none() | st.integers(1, 5),
-    policy=st.sampled_from(["block", "drop_oldest"]),
+    bounds=st.none() | st.tuples(st.integers(1, 5), st.sampled_from(["block", "drop_oldest"])),
     drain=st.booleans(),
     fails=st.booleans(),
     end_after=st.integers(0, 120),
 )
 def test_every_accepted_event_is_handled_or_discarded_whenever_the_end_comes(
-    producers: int, events: int, capacity: int | None, policy: Any, drain: bool, fails: bool, end_after: int
+    producers: int, events: int, bounds: tuple[int, Any] | None, drain: bool, fails: bool, end_after: int
 ) -> None:
     """The end is a stop, or that of the handler thread by a mail that raises."""
     handled: list[Numbered] = []
+    capacity, policy = bounds or (None, "block")
     config = DispatcherConfig(queue_capacity=capacity, queue_full_policy=policy, drain_events_on_stop=drain)
     dispatcher = AsyncDispatcher(config)
 
@@ -150,23 +148,15 @@ def test_every_accepted_event_is_handled_or_discarded_whenever_the_end_comes(
 
     dispatcher.register(Work, handle)
     accepted: list[list[int]] = [[] for _ in range(producers)]
-    together = threading.Barrier(producers)
 
     def produce(producer: int) -> None:
-        together.wait(TIMEOUT_S)
         for number in range(events):
             if dispatcher.event_handler.handle(Numbered(number, producer)):
                 accepted[producer].append(number)
 
-    threads = [threading.Thread(target=produce, args=(producer,)) for producer in range(producers)]
+    ends = () if end_after else (dispatcher.stop,)
     with dispatcher:
-        for thread in threads:
-            thread.start()
-        if end_after:
-            threads[0].join(TIMEOUT_S)
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-        assert not thread.is_alive()
+        in_threads(*(partial(produce, producer) for producer in range(producers)), *ends)
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     total = sum(map(len, accepted))
