@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -30,29 +30,19 @@ async def enter(service: Service) -> None:
 async def ignore(event: Any) -> None: ...
 
 
-def a_dispatcher(handler: Any) -> Service:
-    dispatcher = AsyncDispatcher()
+def made(kind: str, handler: Any) -> Service:
+    dispatcher = MultiDispatcher(partitions=2) if kind == "partitions" else AsyncDispatcher()
     dispatcher.register(Work, handler)
+    if kind == "group":
+        return DispatcherGroup([AsyncDispatcher(), dispatcher], name="group")  # type: ignore[list-item]
+    if kind == "daemon":
+        daemon = CompositeService("daemon")
+        daemon.add_service(dispatcher)
+        return daemon
     return dispatcher
 
 
-def partitions(handler: Any) -> Service:
-    dispatcher = MultiDispatcher(partitions=2)
-    dispatcher.register(Work, handler)
-    return dispatcher
-
-
-def a_group(handler: Any) -> Service:
-    return DispatcherGroup([AsyncDispatcher(), a_dispatcher(handler)], name="group")  # type: ignore[list-item]
-
-
-def a_daemon(handler: Any) -> Service:
-    daemon = CompositeService("daemon")
-    daemon.add_service(a_dispatcher(handler))
-    return daemon
-
-
-MAKERS = pytest.mark.parametrize("make_service", [a_dispatcher, partitions, a_group, a_daemon])
+KINDS = pytest.mark.parametrize("kind", ["dispatcher", "partitions", "group", "daemon"])
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
@@ -111,23 +101,6 @@ def test_a_failed_start_raises_and_stops_the_service() -> None:
     assert dispatcher.is_stopped()
 
 
-def test_an_error_in_the_body_is_raised_after_the_drain() -> None:
-    handled: list[Any] = []
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, handled.append)
-
-    async def main() -> None:
-        async with dispatcher:
-            dispatcher.post(Numbered())
-            raise LookupError("in the body")
-
-    with pytest.raises(LookupError, match="in the body"):
-        run(main())
-    assert len(handled) == 1
-    assert dispatcher.is_stopped()
-    assert dispatcher.failure_cause is None
-
-
 def test_an_error_of_the_stop_is_raised() -> None:
     class Broken(Service):
         def service_stop(self) -> None:
@@ -137,7 +110,14 @@ def test_an_error_of_the_stop_is_raised() -> None:
         run(enter(Broken()))
 
 
-def test_a_task_that_is_cancelled_in_the_body_drains_first() -> None:
+@pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
+def test_a_body_that_raises_or_is_cancelled_is_followed_by_the_drain(error: type[BaseException]) -> None:
+    handled: list[int] = []
+
+    async def handle(event: Keyed) -> None:
+        await asyncio.sleep(0)
+        handled.append(event.number)
+
     async def main() -> None:
         dispatcher = AsyncDispatcher(loop=loop())
         dispatcher.register(Work, handle)
@@ -147,31 +127,28 @@ def test_a_task_that_is_cancelled_in_the_body_drains_first() -> None:
             async with dispatcher:
                 dispatcher.post(Keyed(0))
                 entered.set()
+                if error is LookupError:
+                    raise LookupError("in the body")
                 await asyncio.Event().wait()
 
         serving = asyncio.create_task(serve())
         await entered.wait()
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        if error is asyncio.CancelledError:
+            serving.cancel()
+        with pytest.raises(error):
             await serving
         assert dispatcher.is_stopped()
+        assert dispatcher.failure_cause is None
         assert_accounts_balance(dispatcher, accepted=1)
 
-    async def handle(event: Keyed) -> None:
-        await asyncio.sleep(0)
-        ended.append(event.number)
-
-    ended: list[int] = []
     run(main())
-    assert ended == [0]
+    assert handled == [0]
 
 
-@MAKERS
-def test_with_on_the_loop_of_its_own_handlers_raises_and_names_async_with(
-    make_service: Callable[[Any], Service],
-) -> None:
+@KINDS
+def test_with_on_the_loop_of_its_own_handlers_raises_and_names_async_with(kind: str) -> None:
     async def main() -> None:
-        service = make_service(aio.AsyncioHandler(ignore, loop=loop()))
+        service = made(kind, aio.AsyncioHandler(ignore, loop=loop()))
         with pytest.raises(RuntimeError, match=f"{service.name}: .*use `async with`"):
             service.__enter__()
         assert service.in_state(ServiceState.NOTINITED)
@@ -189,12 +166,12 @@ def test_with_raises_where_handlers_for_its_loop_may_still_come() -> None:
     run(main())
 
 
-@MAKERS
-def test_with_works_on_a_loop_that_runs_none_of_its_handlers(make_service: Callable[[Any], Service]) -> None:
+@KINDS
+def test_with_works_on_a_loop_that_runs_none_of_its_handlers(kind: str) -> None:
     async def main() -> None:
         with running_loop() as other:
             for handler in (lambda _: None, aio.AsyncioHandler(ignore, loop=other)):
-                with make_service(handler) as service:
+                with made(kind, handler) as service:
                     assert service.in_state(ServiceState.STARTED)
 
     run(main())

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from dispatcher import Service, ServiceState, ServiceStateError
 
+from ...kit import TIMEOUT_S, in_threads
 from ...kit.services import Recorder, fail
 
 NOTINITED, INITED, STARTED, STOPPED = ServiceState
-
-TIMEOUT_S = 60.0
 
 
 class Latch:
@@ -113,17 +114,26 @@ def test_a_start_that_waits_for_an_init_that_comes_to_nothing_is_refused(end: st
     assert service.calls == ["init", "stop"]
 
 
-def test_a_second_stop_waits_for_the_first() -> None:
-    """It returned at once, before the stop hook had ended."""
+@pytest.mark.parametrize("longest_s", [None, 0.02])
+def test_a_second_stop_waits_for_the_first_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch, longest_s: float | None
+) -> None:
+    """It returned before the stop hook had ended. The first one may be waiting for this very thread."""
     latch = Latch()
     service = Recorder(stop=latch)
+    if longest_s is not None:
+        monkeypatch.setattr(service, "_longest_stop_s", lambda: longest_s)
     with ThreadPoolExecutor(2) as pool:
         stopping = pool.submit(service.stop)
         assert latch.entered.wait(TIMEOUT_S)
 
         second = pool.submit(service.stop)
-        with pytest.raises(TimeoutError):
-            second.result(0.02)
+        if longest_s is None:
+            with pytest.raises(TimeoutError):
+                second.result(0.02)
+        else:
+            second.result(TIMEOUT_S)
+            assert not service.wait_for_service_to_stop(0)
         latch.let_go.set()
         second.result(TIMEOUT_S)
         stopping.result(TIMEOUT_S)
@@ -132,39 +142,14 @@ def test_a_second_stop_waits_for_the_first() -> None:
     assert service.calls == ["stop"]
 
 
-def test_a_second_stop_waits_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one may be waiting for this very thread."""
-    latch = Latch()
-    service = Recorder(stop=latch)
-    monkeypatch.setattr(service, "_longest_stop_s", lambda: 0.02)
-    with ThreadPoolExecutor(1) as pool:
-        stopping = pool.submit(service.stop)
-        assert latch.entered.wait(TIMEOUT_S)
-
-        service.stop()
-        has_ended = service.wait_for_service_to_stop(0)
-        latch.let_go.set()
-        stopping.result(TIMEOUT_S)
-
-    assert not has_ended
-
-
 def test_each_hook_runs_at_most_once_and_in_order_when_many_threads_start_and_stop_a_service() -> None:
-    threads = 6
-    barrier = threading.Barrier(threads)
+    def call(step: Callable[[], object]) -> None:
+        with suppress(ServiceStateError):
+            step()
 
-    def race(service: Recorder, number: int) -> None:
-        barrier.wait(TIMEOUT_S)
-        try:
-            (service.init, service.start, service.stop)[number % 3]()
-        except ServiceStateError:
-            return
-
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(100):
-            service = Recorder()
-            for done in [pool.submit(race, service, number) for number in range(threads)]:
-                done.result(TIMEOUT_S)
-            assert service.wait_for_service_to_stop(TIMEOUT_S)
-            assert service.calls in (["stop"], ["init", "stop"], ["init", "start", "stop"])
-            assert service.state is STOPPED
+    for _ in range(100):
+        service = Recorder()
+        in_threads(*(partial(call, step) for step in [service.init, service.start, service.stop] * 2))
+        assert service.wait_for_service_to_stop(TIMEOUT_S)
+        assert service.calls in (["stop"], ["init", "stop"], ["init", "start", "stop"])
+        assert service.state is STOPPED
