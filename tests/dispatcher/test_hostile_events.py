@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -27,8 +27,8 @@ from dispatcher.mailbox import SystemProcessingTimeService
 from dispatcher.metrics import register_metrics
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, tries
+from ..kit.dispatchers import Make
 
-Make = Callable[..., AsyncDispatcher]
 ERRORS = (Exception, IndexError, AttributeError, StopIteration, RecursionError, MemoryError, SystemExit, GeneratorExit)
 
 
@@ -367,34 +367,26 @@ ENTITIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ENTITIES)
-def test_the_journal_keeps_the_row_of_an_event_with_an_odd_entity(tmp_path: Path, name: str) -> None:
+def test_the_journal_keeps_the_rows_of_an_odd_entity_and_of_an_error_that_cannot_be_encoded(
+    tmp_path: Path, name: str
+) -> None:
     """A str whose methods raise ended the handler thread when the row was written."""
-    entity = ENTITIES[name]
+
+    def handle(event: Any) -> None:
+        if event.type is Work.MORE:
+            raise FileNotFoundError("no file \udc80")
+
     journal = JournalWriter(tmp_path / "journal", JournalConfig(durability="none"))
     dispatcher = AsyncDispatcher(journal=journal)
-    dispatcher.register(Work, lambda _: None)
+    dispatcher.register(Work, handle)
     with dispatcher:
-        assert dispatcher.post(Hostile({"entity": entity}))
-        assert dispatcher.post(Hostile({}))
+        for faults in ({"entity": ENTITIES[name]}, {}, {"type": Work.MORE}):
+            assert dispatcher.post(Hostile(faults))
 
     rows = list(read_rows(tmp_path / "journal", EVENTS))
-    assert [row["outcome"] for row in rows] == ["handled", "handled"]
-    assert rows[1]["entity"] == "an entity"
+    assert [row["outcome"] for row in rows] == ["handled", "handled", "failed"]
+    assert (rows[1]["entity"], rows[2]["error"]) == ("an entity", "FileNotFoundError: no file \\udc80")
     assert dispatcher.failure_cause is None
-
-
-def test_the_journal_keeps_the_error_of_a_handler_that_cannot_be_encoded(tmp_path: Path) -> None:
-    def fail(event: Any) -> None:
-        raise FileNotFoundError("no file \udc80")
-
-    journal = JournalWriter(tmp_path / "journal", JournalConfig(durability="none"))
-    dispatcher = AsyncDispatcher(journal=journal)
-    dispatcher.register(Work, fail)
-    with dispatcher:
-        assert dispatcher.post(Hostile({"type": Work.MORE}))
-
-    [row] = read_rows(tmp_path / "journal", EVENTS)
-    assert row["error"] == "FileNotFoundError: no file \\udc80"
 
 
 def test_a_metrics_source_that_raises_hides_no_other_metric(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -35,7 +35,7 @@ from dispatcher.util.garbage import Freezer
 
 from ..kit import TIMEOUT_S, Other, Work, until
 from ..kit.coroutines import running_loop
-from ..kit.journals import write_event
+from ..kit.journals import Job, Posted, write_event
 
 MakeDaemon = Callable[..., "Daemon"]
 
@@ -90,14 +90,6 @@ def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
 
 
 @dataclass
-class Posted:
-    """An event that the journal keeps."""
-
-    type: Work
-    number: int
-
-
-@dataclass
 class InCoroutine:
     type: Other
     number: int
@@ -123,7 +115,7 @@ class Daemon:
         self.dispatcher = AsyncDispatcher(config, journal=journal, loop=loop, time_service=self.timers)
         self.may_begin = threading.Event()
         self.handled: list[int] = []
-        self.dispatcher.register(Work, self.handle, events=Posted)
+        self.dispatcher.register(Job, self.handle, events=Posted)
         self.dispatcher.register(Other, self.handle_in_coroutine, events=InCoroutine)
 
     def handle(self, event: Posted) -> None:
@@ -138,11 +130,11 @@ class Daemon:
         dispatcher, post = self.dispatcher, self.dispatcher.event_handler.handle
         dispatcher.start()
         for number in range(MANY):
-            assert post(InCoroutine(Other.DO, number) if number % 50 == 1 else Posted(Work.DO, number))
+            assert post(InCoroutine(Other.DO, number) if number % 50 == 1 else Posted(Job.STARTED, number))
         self.may_begin.set()
         assert dispatcher.await_drained(TIMEOUT_S)
         for number in range(MANY, COUNT):
-            assert dispatcher.post_later(Posted(Work.DO, number)).result(TIMEOUT_S)
+            assert dispatcher.post_later(Posted(Job.STARTED, number)).result(TIMEOUT_S)
         assert dispatcher.await_drained(TIMEOUT_S)
         dispatcher.stop()
         assert self.timers.shutdown(TIMEOUT_S)
@@ -195,7 +187,7 @@ def test_a_dispatcher_without_a_handler_thread_fails_to_start_and_accepts_nothin
         daemon.dispatcher.start()
 
     assert daemon.dispatcher.is_stopped()
-    assert not daemon.dispatcher.post(Posted(Work.DO, 1))
+    assert not daemon.dispatcher.post(Posted(Job.STARTED, 1))
     assert daemon.timers.shutdown(TIMEOUT_S)
 
 
@@ -247,7 +239,7 @@ def test_futures_of_posts_are_told_while_the_journal_has_no_writer_and_by_it_lat
     told_by: list[str] = []
 
     def post(number: int) -> None:
-        future = daemon.dispatcher.post_later(Posted(Work.DO, number))
+        future = daemon.dispatcher.post_later(Posted(Job.STARTED, number))
         future.add_done_callback(lambda _: told_by.append(threading.current_thread().name))
         assert future.result(TIMEOUT_S)
         until(lambda: len(told_by) == number + 1)
@@ -258,7 +250,7 @@ def test_futures_of_posts_are_told_while_the_journal_has_no_writer_and_by_it_lat
         post(0)
         system.refuses = lambda _: False
         post(1)
-        with_writer = daemon.dispatcher.post_later(Posted(Work.DO, 2))
+        with_writer = daemon.dispatcher.post_later(Posted(Job.STARTED, 2))
         assert with_writer.result(TIMEOUT_S)
 
     assert told_by[0] == threading.current_thread().name
@@ -332,10 +324,10 @@ def test_an_idle_dispatcher_tries_again_so_timers_fire_and_handlers_are_watched(
     """Only the next batch tried again, so an idle dispatcher never posted what was due, and was not watched."""
     handled = threading.Event()
     dispatcher = AsyncDispatcher(time_service=SystemProcessingTimeService("timers"))
-    dispatcher.register(Work, lambda _: handled.set())
+    dispatcher.register(Job, lambda _: handled.set())
     system.refuses = lambda name: name != HANDLER
     with dispatcher:
-        dispatcher.post_after(0.001, Posted(Work.DO, 1))
+        dispatcher.post_after(0.001, Posted(Job.STARTED, 1))
         assert threads.postponed
         system.refuses = lambda _: False
 

@@ -11,7 +11,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, Journal
 from dispatcher.dispatching import lone
 
 from ..kit import TIMEOUT_S, until
-from .queue.test_write_ahead import Job, Plain
+from ..kit.journals import Job, Posted
 
 Post = Callable[[], None]
 
@@ -61,12 +61,19 @@ def test_after_a_short_wait_the_thread_pauses_as_long_as_events_gather(sleeps: S
     assert sleeps.count == 3
 
 
-@pytest.mark.parametrize("waited_ns", [0, lone._SHORT_NS])
-def test_after_a_long_wait_or_none_it_does_not(sleeps: Sleeps, waited_ns: int) -> None:
-    queue = Queue(waited_ns)
+PAUSES: dict[str, tuple[int, int | None, bool]] = {
+    "after a short wait": (lone._SHORT_NS - 1, None, True),
+    "after a long wait": (lone._SHORT_NS, None, False),
+    "after no wait": (0, None, False),
+    "before a queue of one": (1, 1, False),
+    "before a queue that producers would soon fill": (1, lone._LEAST_CAPACITY - 1, False),
+    "before a larger one": (1, lone._LEAST_CAPACITY, True),
+}
 
-    assert not queue.pauses.take()
-    assert sleeps.count == 0
+
+@pytest.mark.parametrize(("waited_ns", "capacity", "pauses"), PAUSES.values(), ids=PAUSES)
+def test_when_it_pauses(sleeps: Sleeps, waited_ns: int, capacity: int | None, pauses: bool) -> None:
+    assert (Queue(waited_ns, capacity).pauses.take(), sleeps.count) == (pauses, int(pauses))
 
 
 def test_pauses_in_vain_become_rare(sleeps: Sleeps) -> None:
@@ -89,13 +96,6 @@ def test_one_that_pays_ends_the_series_of_misses(sleeps: Sleeps) -> None:
         queue.pauses.take()
 
     assert queue.pauses.take()
-
-
-@pytest.mark.parametrize("capacity", [1, lone._LEAST_CAPACITY - 1])
-def test_a_small_queue_that_producers_would_fill_is_not_left_to_itself(sleeps: Sleeps, capacity: int) -> None:
-    assert not Queue(1, capacity).pauses.take()
-    assert Queue(1, lone._LEAST_CAPACITY).pauses.take()
-    assert sleeps.count == 1
 
 
 def test_a_queue_that_is_stopping_has_no_pauses(sleeps: Sleeps) -> None:
@@ -125,17 +125,17 @@ def test_only_a_dispatcher_that_logs_events_ahead_pauses(
     handled: list[int] = []
     journal = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=write_ahead))
     dispatcher = AsyncDispatcher(DispatcherConfig(), name="paused", journal=journal)
-    dispatcher.register(Job, lambda event: handled.append(event.number), events=Plain)
+    dispatcher.register(Job, lambda event: handled.append(event.number), events=Posted)
     numbers = iter(range(1, 5))
 
     def post_more() -> None:
         for number in numbers:
-            dispatcher.post(Plain(Job.STARTED, number))
+            dispatcher.post(Posted(Job.STARTED, number))
 
     sleeps.during = post_more
 
     with dispatcher:
-        dispatcher.post(Plain(Job.STARTED, 0))
+        dispatcher.post(Posted(Job.STARTED, 0))
         until(lambda: len(handled) == (5 if pauses else 1), "the events")
         assert dispatcher.await_drained(TIMEOUT_S)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Event, EventDispatcher
 
 from ...kit import Gate, Numbered, Other, Work, in_threads
 from ...kit.dispatchers import hold
-
-Make = Callable[..., AsyncDispatcher]
 
 
 def test_an_event_dispatcher_takes_events_of_every_class_for_one_handler() -> None:

@@ -7,7 +7,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -26,31 +25,22 @@ from dispatcher import (
 )
 from dispatcher.journal import EVENTS, recover
 
-from ...kit import TIMEOUT_S, Gate, until
+from ...kit import TIMEOUT_S, Gate, Work, until
 from ...kit.forked import in_child
-from ...kit.journals import after_a_crash, flip, rows
+from ...kit.journals import Posted, after_a_crash, flip, rows
 
 KEYS = [f"order_{number}" for number in range(12)]
 
 
-class Job(Enum):
-    DO = 1
-
-
 @dataclass
 class Order:
-    type: Job
+    type: Work
     lock_key: str | None
     number: int = 0
 
     @property
     def entity(self) -> str | None:
         return self.lock_key
-
-
-@dataclass
-class Other:
-    type: Job
 
 
 Start = Callable[..., MultiDispatcher]
@@ -70,7 +60,7 @@ def make() -> Iterator[Start]:
         config = JournalConfig(**{"write_ahead": True, "durability": "sync", **options})
         dispatcher = MultiDispatcher(name="multi", partitions=partitions, journal=PartitionedJournal(path, config))
         made.append(dispatcher)
-        dispatcher.register(Job, handler, events=events)
+        dispatcher.register(Work, handler, events=events)
         dispatcher.init()
         return dispatcher
 
@@ -98,7 +88,7 @@ def crashed(journal: Path, tmp_path: Path, start: Start, gate: Gate) -> Callable
         dispatcher = start(journal, gate.handle, partitions)
         for number in range(3):
             for key in KEYS:
-                assert dispatcher.post(Order(Job.DO, key, number))
+                assert dispatcher.post(Order(Work.DO, key, number))
         return after_a_crash(journal, tmp_path / "crashed")
 
     return crash
@@ -118,7 +108,7 @@ def number_of(key: str, partitions: int) -> int:
 def test_each_partition_writes_a_journal_of_its_own(journal: Path, start: Start) -> None:
     dispatcher = start(journal, lambda event: None, 3)
     for key in KEYS:
-        assert dispatcher.post(Order(Job.DO, key))
+        assert dispatcher.post(Order(Work.DO, key))
 
     dispatcher.stop()
 
@@ -145,7 +135,7 @@ class Name(str): ...
 def test_equal_keys_have_one_partition(journal: Path, make: Start, keys: tuple[Any, ...]) -> None:
     dispatcher = make(journal, lambda event: None, 11, durability="none")
 
-    assert len({dispatcher.partition_of(Order(Job.DO, key)).name for key in keys}) == 1
+    assert len({dispatcher.partition_of(Order(Work.DO, key)).name for key in keys}) == 1
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 1), (4, 3), (1, 4), (2, 3)])
@@ -166,7 +156,7 @@ def test_unhandled_events_go_to_the_partitions_that_have_their_keys_now_in_the_o
 
     dispatcher = start(path, handle, after)
     started.set()
-    assert all(dispatcher.post(Order(Job.DO, key, 3)) for key in KEYS)
+    assert all(dispatcher.post(Order(Work.DO, key, 3)) for key in KEYS)
     dispatcher.stop()
 
     assert by_key(got) == {key: [0, 1, 2, 3] for key in KEYS}
@@ -181,7 +171,7 @@ def test_unhandled_events_go_to_the_partitions_that_have_their_keys_now_in_the_o
 
 def test_partitions_that_are_not_used_any_longer_stay_as_history(journal: Path, start: Start) -> None:
     first = start(journal, lambda event: None, 3)
-    assert all(first.post(Order(Job.DO, key)) for key in KEYS)
+    assert all(first.post(Order(Work.DO, key)) for key in KEYS)
     first.stop()
 
     start(journal, lambda event: None, 1).stop()
@@ -213,13 +203,13 @@ def test_a_post_before_the_start_raises_and_keeps_nothing(journal: Path, make: S
     dispatcher = make(journal, got.append)
 
     with pytest.raises(JournalError, match=r"multi-\d: not started, and unhandled events .* come first. Start"):
-        dispatcher.post(Order(Job.DO, "early"))
+        dispatcher.post(Order(Work.DO, "early"))
     with pytest.raises(JournalError, match="not started"):
-        dispatcher.partitions[0].post(Order(Job.DO, "early"))
-    assert isinstance(dispatcher.post_later(Order(Job.DO, "early")).exception(TIMEOUT_S), JournalError)
+        dispatcher.partitions[0].post(Order(Work.DO, "early"))
+    assert isinstance(dispatcher.post_later(Order(Work.DO, "early")).exception(TIMEOUT_S), JournalError)
 
     dispatcher.start()
-    assert dispatcher.post(Order(Job.DO, "late"))
+    assert dispatcher.post(Order(Work.DO, "late"))
     dispatcher.stop()
     assert [event.lock_key for event in got] == ["late"]
 
@@ -235,7 +225,7 @@ def test_a_handler_may_post_to_a_partition_that_has_not_started(
     def handle(event: Order) -> None:
         got.append(event)
         if threading.current_thread().name == "multi-0" and not posted.is_set():
-            assert dispatcher.post(Order(Job.DO, last, 3))
+            assert dispatcher.post(Order(Work.DO, last, 3))
             posted.set()
 
     dispatcher = make(path, handle, 2)
@@ -253,9 +243,9 @@ def test_an_unhandled_event_of_an_undeclared_class_fails_the_start_and_is_not_lo
     crashed: Callable[[int], Path], make: Start
 ) -> None:
     path = crashed(2)
-    dispatcher = make(path, lambda event: None, 3, events=Other)
+    dispatcher = make(path, lambda event: None, 3, events=Posted)
 
-    with pytest.raises(JournalError, match=r"the class Order for Job, which is not declared"):
+    with pytest.raises(JournalError, match=r"the class Order for Work, which is not declared"):
         dispatcher.start()
 
     assert sum(len(recover(path / f"partition-{number}").accepted) for number in range(2)) == 3 * len(KEYS)
@@ -264,7 +254,7 @@ def test_an_unhandled_event_of_an_undeclared_class_fails_the_start_and_is_not_lo
 def test_without_write_ahead_mode_posts_before_the_start_wait_for_it(journal: Path, make: Start) -> None:
     got: list[Order] = []
     dispatcher = make(journal, got.append, write_ahead=False, events=())
-    assert dispatcher.post(Order(Job.DO, "early"))
+    assert dispatcher.post(Order(Work.DO, "early"))
 
     dispatcher.start()
     dispatcher.stop()
@@ -387,12 +377,12 @@ def test_a_partition_whose_disk_fails_stops_the_group(
     journal: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher = start(journal, lambda event: None, 2)
-    failing = dispatcher.partition_of(Order(Job.DO, KEYS[0]))
+    failing = dispatcher.partition_of(Order(Work.DO, KEYS[0]))
     writer = failing.core.journal
     assert writer is not None
     (writer.path / ".segment-00000001.journal.open").unlink()
 
-    assert not dispatcher.post(Order(Job.DO, KEYS[0]))
+    assert not dispatcher.post(Order(Work.DO, KEYS[0]))
 
     until(lambda: isinstance(dispatcher.failure_cause, JournalError), "the group's failure")
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
