@@ -31,12 +31,10 @@ from dispatcher.testing import InlineDispatcher
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Work, tries, until
 from ..kit.coroutines import Keyed
-from ..kit.dispatchers import hold
+from ..kit.dispatchers import Make, hold
 from ..kit.journals import Job, Posted
 from ..kit.scenarios import play
 from .stage import Rows, Stage, item, scenarios
-
-Make = Callable[..., AsyncDispatcher]
 
 
 class NoExecutor(ThreadPoolExecutor):

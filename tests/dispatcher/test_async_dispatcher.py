@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -16,8 +15,7 @@ from dispatcher import (
 from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ..kit import TIMEOUT_S, Numbered, Work
-
-Make = Callable[..., AsyncDispatcher]
+from ..kit.dispatchers import Make
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -27,13 +27,11 @@ from dispatcher.aio import AsyncioHandler, RateLimit
 from dispatcher.testing import ManualClock
 from pipeline.streaming import unordered_wait
 
-from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
+from ..kit import TIMEOUT_S, Gate, Other, Work, assert_accounts_balance, until
 from ..kit.coroutines import Keyed, Latched, running_loop
-from ..kit.dispatchers import stopping
+from ..kit.dispatchers import Make, stopping
 from ..kit.scenarios import play
 from .async_stage import AsyncStage, perform_async
-
-Make = Callable[..., AsyncDispatcher]
 
 SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
     "an event is in hand until its coroutine has ended": (
@@ -193,10 +191,6 @@ def in_handler_thread(dispatcher: AsyncDispatcher) -> None:
     dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)
 
 
-def run_on(loop: asyncio.AbstractEventLoop, coroutine: Any) -> Any:
-    return asyncio.run_coroutine_threadsafe(coroutine, loop).result(TIMEOUT_S)
-
-
 def message_with(caplog: pytest.LogCaptureFixture, part: str) -> str:
     """The only line of the log that has this part."""
     [message] = [record.message for record in caplog.records if part in record.message]
@@ -296,33 +290,27 @@ def idle_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def test_events_for_a_closed_loop_fail(
-    make: Make, idle_loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("begin_first", [False, True])
+def test_events_that_a_loop_has_not_ended_fail_once_it_is_closed(
+    make: Make, idle_loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture, begin_first: bool
 ) -> None:
+    clock = ManualClock()
+    dispatcher = make(loop=idle_loop, handler=do_nothing, time_service=clock)
+    if begin_first:
+        post(dispatcher, Keyed(0), Keyed(1))
+        until(lambda: dispatcher.stats().in_hand == 2)
+        in_handler_thread(dispatcher)
+        assert not dispatcher.is_drained()
     idle_loop.close()
-    dispatcher = make(loop=idle_loop, handler=do_nothing)
-    post(dispatcher, Keyed(0), Keyed(1))
+    if begin_first:
+        clock.advance(1000)
+    else:
+        post(dispatcher, Keyed(0), Keyed(1))
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().failed == 2
     errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
     assert any(isinstance(each, DispatcherError) and "its event loop is closed" in str(each) for each in errors)
-
-
-def test_events_that_a_loop_has_not_ended_fail_once_it_is_closed(
-    make: Make, idle_loop: asyncio.AbstractEventLoop
-) -> None:
-    clock = ManualClock()
-    dispatcher = make(loop=idle_loop, handler=do_nothing, time_service=clock)
-    post(dispatcher, Keyed(0), Keyed(1))
-    until(lambda: dispatcher.stats().in_hand == 2)
-    in_handler_thread(dispatcher)
-    assert not dispatcher.is_drained()
-    idle_loop.close()
-    clock.advance(1000)
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats().failed == 2
 
 
 def test_a_loop_that_stops_and_runs_again_ends_its_events(make: Make, idle_loop: asyncio.AbstractEventLoop) -> None:
@@ -353,34 +341,23 @@ def test_a_stop_says_that_the_loop_does_not_run(
 # -- stop --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("blocks_its_loop", [False, True])
 def test_a_stop_that_gives_up_says_where_a_coroutine_hangs(
-    make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
+    make: Make, gate: Gate, handler: Latched, caplog: pytest.LogCaptureFixture, blocks_its_loop: bool
 ) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=0.02), loop=handler.loop, handler=handler)
+    async def block_the_loop(event: Any) -> None:
+        gate.handle(event)
+
+    config = DispatcherConfig(drain_timeout_s=0.02)
+    dispatcher = make(config, loop=handler.loop, handler=block_the_loop if blocks_its_loop else handler)
     post(dispatcher, Keyed(0))
-    handler.await_begun(0)
+    until(lambda: gate.entered.is_set() or handler.begun)
     dispatcher.stop()
+    gate.opened.set()
 
     message = message_with(caplog, "cancels the coroutines of")
-    assert all(part in message for part in ("in handle", line_of("await end"), "job_0"))
-
-
-def test_a_stop_names_a_coroutine_that_blocks_its_loop(
-    make: Make, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
-) -> None:
-    entered, opened = threading.Event(), threading.Event()
-
-    async def block_the_loop(event: Any) -> None:
-        entered.set()
-        opened.wait(TIMEOUT_S)
-
-    dispatcher = make(DispatcherConfig(drain_timeout_s=0.02), loop=loop, handler=block_the_loop)
-    post(dispatcher, Keyed(0))
-    assert entered.wait(TIMEOUT_S)
-    dispatcher.stop()
-    opened.set()
-
-    assert "opened.wait(TIMEOUT_S)" in message_with(caplog, "cancels the coroutines of")
+    where = ("gate.handle(event)", "self.opened.wait(TIMEOUT_S)") if blocks_its_loop else (line_of("await end"),)
+    assert all(part in message for part in (*where, "in handle", "job_0"))
 
 
 def in_context(function: Callable[[], Any]) -> threading.Thread:
@@ -575,7 +552,7 @@ def test_waits_that_would_block_the_loop_or_wait_for_themselves_are_refused(make
     handler.then = wait_for_oneself
     post(dispatcher, Keyed(0))
     handler.end(0)
-    run_on(handler.loop, wait_on_the_loop())
+    asyncio.run_coroutine_threadsafe(wait_on_the_loop(), handler.loop).result(TIMEOUT_S)
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().handled == 1

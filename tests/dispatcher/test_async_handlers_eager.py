@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Retry
 
 from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until
 from ..kit.coroutines import Keyed, Latched
-
-Make = Callable[..., AsyncDispatcher]
+from ..kit.dispatchers import Make
+from ..kit.holding import held
 
 VARIABLE = contextvars.ContextVar("a variable of the user's", default="nothing")
 
@@ -27,18 +26,10 @@ def post(dispatcher: AsyncDispatcher, count: int, key: Any = "one") -> None:
 
 def post_at_once(dispatcher: AsyncDispatcher, loop: asyncio.AbstractEventLoop, count: int) -> None:
     """Events of one key, which all wait in the lane before the first of them begins."""
-    opened, entered = threading.Event(), threading.Event()
-
-    def block() -> None:
-        entered.set()
-        assert opened.wait(TIMEOUT_S)
-
-    loop.call_soon_threadsafe(block)
-    assert entered.wait(TIMEOUT_S)
-    post(dispatcher, count)
-    until(lambda: not dispatcher.queue_size())
-    dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)
-    opened.set()
+    with held(loop.call_soon_threadsafe):
+        post(dispatcher, count)
+        until(lambda: not dispatcher.queue_size())
+        dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)
 
 
 def test_each_coroutine_has_a_task_of_its_own_before_its_first_wait_and_after(
@@ -206,11 +197,9 @@ def test_an_event_before_a_long_handler_of_the_same_batch_begins_meanwhile(
         began.append(True)
 
     dispatcher.register(Other, wait_for_the_others)
-    blocked = threading.Event()
-    dispatcher.mailbox_executor.execute(lambda: blocked.wait(TIMEOUT_S))
-    for event in (Keyed(0, 0), Keyed(1, 1), Keyed(2, type=Other.DO)):  # type: ignore[arg-type]
-        assert dispatcher.post(event)
-    blocked.set()
+    with held(dispatcher.mailbox_executor.execute):
+        for event in (Keyed(0, 0), Keyed(1, 1), Keyed(2, type=Other.DO)):  # type: ignore[arg-type]
+            assert dispatcher.post(event)
     until(lambda: began)
     handler.end(0, 1)
 

@@ -18,8 +18,8 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, aio
 
 from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until, until_released
 from ..kit.coroutines import Keyed, running_loop
+from ..kit.dispatchers import Make
 
-Make = Callable[..., AsyncDispatcher]
 Handle = Callable[[Any], Coroutine[Any, Any, None]]
 
 

@@ -255,26 +255,18 @@ def test_what_cannot_be_carried_is_refused_at_once() -> None:
 # -- log lines ---------------------------------------------------------------------------------------------------------
 
 
-class Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests: list[tuple[str, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.requests.append((record.levelname, REQUEST.get()))
-
-
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    lines = Lines()
-    logging.getLogger("dispatcher.async_dispatcher").addHandler(lines)
-    yield lines
-    logging.getLogger("dispatcher.async_dispatcher").removeHandler(lines)
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The level of each line of the log, and REQUEST where it was written."""
+    lines: list[tuple[str, str]] = []
+    log = logging.getLogger("dispatcher.async_dispatcher")
+    monkeypatch.setattr(log, "handle", lambda record: lines.append((record.levelname, REQUEST.get())))
+    return lines
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_log_lines_of_failures_and_what_they_call_see_the_context_of_the_post(
-    lines: Lines, loop: asyncio.AbstractEventLoop, kind: str
+    lines: list[tuple[str, str]], loop: asyncio.AbstractEventLoop, kind: str
 ) -> None:
     died: list[str] = []
     asked: list[str] = []
@@ -296,15 +288,15 @@ def test_log_lines_of_failures_and_what_they_call_see_the_context_of_the_post(
         within(lambda: dispatcher.post(job(1)))
         assert dispatcher.await_drained(TIMEOUT_S)
 
-    assert lines.requests == [("WARNING", "request 7"), ("ERROR", "request 7")]
+    assert lines == [("WARNING", "request 7"), ("ERROR", "request 7")]
     assert asked == ["request 7", "request 7"]
     assert died == ["request 7"]
 
 
-def test_without_context_log_lines_see_none(lines: Lines) -> None:
+def test_without_context_log_lines_see_none(lines: list[tuple[str, str]]) -> None:
     dispatcher = AsyncDispatcher()
     dispatcher.register(Job, lambda event: 1 / 0)
     with dispatcher:
         within(lambda: dispatcher.post(job(1)))
 
-    assert lines.requests == [("ERROR", "-")]
+    assert lines == [("ERROR", "-")]

@@ -339,7 +339,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             if self.stopper is None:
                 self.stopper = threading.Thread(target=self.dispatcher.stop)
                 self.stopper.start()
-                self.wait_for_the_stop()
+                while not self.dispatcher.core.queue.phase or not (self.drain or not self.dispatcher.queue_size()):
+                    assert self.stopper.is_alive()
             self.model_stop()
         else:
             self.dispatcher.stop()
@@ -347,11 +348,6 @@ class DispatcherMachine(RuleBasedStateMachine):
             if not self.is_started:
                 self.has_ended = True
             self.catch_up()
-
-    def wait_for_the_stop(self) -> None:
-        assert self.stopper is not None
-        while not self.dispatcher.core.queue.phase or not (self.drain or not self.dispatcher.queue_size()):
-            assert self.stopper.is_alive()
 
     @invariant()
     def it_is_as_the_model_says(self) -> None:

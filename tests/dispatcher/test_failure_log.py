@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +12,9 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Event, Retry
 from dispatcher.testing import ManualClock
 
 from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Unreadable, Work, in_threads, until
-from ..kit.dispatchers import hold
+from ..kit.dispatchers import Make, hold
 from ..kit.scenarios import play
 
-Make = Callable[..., AsyncDispatcher]
 SECOND_NS = 1_000_000_000
 
 

@@ -28,8 +28,7 @@ from dispatcher.journal import EVENTS, entity_history, read_rows
 from dispatcher.mailbox import MailboxProcessor, ManualClock, SystemProcessingTimeService
 
 from ..kit import TIMEOUT_S, Numbered, Work
-
-Make = Callable[..., AsyncDispatcher]
+from ..kit.dispatchers import Make
 
 
 def generator(event: Any) -> Iterator[Any]:
@@ -216,10 +215,6 @@ def test_a_decorator_may_run_the_generator_itself(make: Make) -> None:
     assert (got, dispatcher.stats().handled) == ([event], 1)
 
 
-def lookup(on_damage: Any) -> None:
-    entity_history("no journal", "order_1", on_damage=on_damage)
-
-
 OTHER_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "coalesce_by": lambda function: AsyncDispatcher().register(Work, print, coalesce_by=function),
     "on_error": lambda function: AsyncDispatcher().register(Work, print, on_error=function),
@@ -235,7 +230,7 @@ OTHER_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "on_error of timers": lambda function: SystemProcessingTimeService("timers", on_error=function),
     "default_action": lambda function: MailboxProcessor(function),
     "on_slow": lambda function: MailboxProcessor(print, on_slow=function),
-    "on_damage": lookup,
+    "on_damage": lambda function: entity_history("no journal", "order_1", on_damage=function),
     "on_damage of rows": lambda function: next(read_rows("no journal", EVENTS, on_damage=function)),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event
 
 from ..kit import TIMEOUT_S, Gate, assert_accounts_balance
-
-Make = Callable[..., AsyncDispatcher]
+from ..kit.dispatchers import Make
 
 
 class First(Enum):

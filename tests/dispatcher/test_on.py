@@ -11,9 +11,7 @@ import pytest
 from dispatcher import AsyncDispatcher, Event, EventDispatcher
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work
-from ..kit.dispatchers import hold
-
-Make = Callable[..., AsyncDispatcher]
+from ..kit.dispatchers import Make, hold
 
 
 def test_a_consumer_of_its_own_gets_the_events_of_the_other_members() -> None:

@@ -20,6 +20,7 @@ from dispatcher.mailbox import ManualClock
 from ..kit import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance, in_threads
 from ..kit.coroutines import Keyed, Latched, running_loop
 from ..kit.dispatchers import stopping
+from ..kit.holding import held
 from ..kit.journals import Job, Posted
 
 REQUEST: ContextVar[Any] = ContextVar("the request that is served", default=None)
@@ -155,12 +156,10 @@ def test_a_logged_event_has_the_context_of_its_post_and_none_once_it_is_redelive
         later = within("post_later", lambda: dispatcher.post_later(Posted(Job.STARTED, 1)))
         assert later.result(TIMEOUT_S)
         assert dispatcher.await_drained(TIMEOUT_S)
-        blocked, opened = threading.Event(), threading.Event()
-        dispatcher.mailbox_executor.execute(lambda: (blocked.set(), opened.wait(TIMEOUT_S)))
-        assert blocked.wait(TIMEOUT_S)
-        within("lost", lambda: dispatcher.post(Posted(Job.STARTED, 2)))
-        with stopping(dispatcher):
-            opened.set()
+        with held(dispatcher.mailbox_executor.execute) as goes_on:
+            within("lost", lambda: dispatcher.post(Posted(Job.STARTED, 2)))
+            with stopping(dispatcher):
+                goes_on.set()
     assert seen.requests == {0: "post", 1: "post_later"}
 
     with write_ahead(tmp_path, handler_of(seen, loop, kind), **options) as again:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum, Flag
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, MultiListenerHandler, UnregisteredEventTypeError
 
 from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, in_threads
-
-Make = Callable[..., AsyncDispatcher]
+from ..kit.dispatchers import Make
 
 batches = pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
 

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, EventDispatcher, ServiceState, dispatchers
 
-from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Work
-from ..kit.dispatchers import hold, stopping
-
-Make = Callable[..., AsyncDispatcher]
-
-
-class Unspeakable:
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
+from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
+from ..kit.dispatchers import Make, hold, stopping
 
 
 def test_dispatchers_are_listed_by_name_while_they_are_referred_to() -> None:
@@ -80,7 +70,7 @@ def test_a_queue_is_counted_by_type_and_by_entity(make: Make, gate: Gate) -> Non
     post = dispatcher.event_handler.handle
     post(Numbered())
     assert gate.entered.wait(TIMEOUT_S)
-    for entity in ["a", "b", "b", 3, 3, 3, None, Unspeakable()]:
+    for entity in ["a", "b", "b", 3, 3, 3, None, Unreadable()]:
         post(OfEntity(entity))
 
     contents, entities = dispatcher.view.queue_contents(), dispatcher.view.queue_entities(limit=2)

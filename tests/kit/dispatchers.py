@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dispatcher import AsyncDispatcher
+
 from . import TIMEOUT_S, Gate, Numbered, until
+
+Make = Callable[..., AsyncDispatcher]
+"""The fixture `make`: takes the arguments of a dispatcher and, as `handler`, one for its events of Work."""
 
 
 def hold(dispatcher: Any, gate: Gate, event: Any = None) -> None:

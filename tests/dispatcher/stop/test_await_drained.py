@@ -11,9 +11,7 @@ from dispatcher import AsyncDispatcher
 from dispatcher.mailbox import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, in_threads, until
-from ...kit.dispatchers import hold
-
-Make = Callable[..., AsyncDispatcher]
+from ...kit.dispatchers import Make, hold
 
 
 def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate: Gate) -> None:

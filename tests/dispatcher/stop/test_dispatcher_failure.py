@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,16 +12,8 @@ from dispatcher import AsyncDispatcher, ServiceState, register_metrics
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, assert_accounts_balance, until
-
-Make = Callable[..., AsyncDispatcher]
-
-
-class Broken(Exception):
-    pass
-
-
-def fail() -> None:
-    raise Broken("bad mail")
+from ...kit.dispatchers import Make
+from ...kit.services import fail
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -48,7 +39,7 @@ def test_an_idle_action_that_raises_fails_the_dispatcher(caplog: pytest.LogCaptu
         dispatcher.start()
         assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
-    assert isinstance(dispatcher.failure_cause, Broken)
+    assert isinstance(dispatcher.failure_cause, LookupError)
     assert "the handler thread failed and ends" in caplog.text
 
 
@@ -68,7 +59,7 @@ def test_a_listener_of_the_failure_sees_its_cause_and_balanced_accounts(make: Ma
     until(lambda: seen)
 
     ((cause, accepted, queued),) = seen
-    assert isinstance(cause, Broken)
+    assert isinstance(cause, LookupError)
     assert (accepted, queued) == (3, 0)
 
 
@@ -97,7 +88,7 @@ class Uncancellable:
     def __call__(self) -> None: ...
 
     def cancel(self) -> bool:
-        raise LookupError("no way to cancel")
+        raise OSError("no way to cancel")
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -114,5 +105,5 @@ def test_mail_that_cannot_be_cancelled_does_not_keep_a_dispatcher_from_its_end(s
         dispatcher.stop()
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert isinstance(dispatcher.failure_cause, Broken if started else LookupError)
+    assert isinstance(dispatcher.failure_cause, LookupError if started else OSError)
     assert dispatcher.is_stopped()

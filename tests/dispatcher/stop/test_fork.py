@@ -15,10 +15,9 @@ from dispatcher.mailbox import RejectedExecutionError, SystemProcessingTimeServi
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
-from ...kit.dispatchers import hold
+from ...kit.dispatchers import Make, hold
 from ...kit.forked import forks, in_child
-
-Make = Callable[..., AsyncDispatcher]
+from ...kit.holding import held
 
 pytestmark = forks
 
@@ -201,30 +200,23 @@ def test_a_child_lists_its_own_dispatchers_and_not_those_whose_thread_is_in_the_
 @pytest.mark.parametrize("hook", ["service_init", "service_start", "service_stop"])
 def test_a_service_amid_another_threads_hook_can_be_stopped_in_a_child(hook: str) -> None:
     """The child waited for ever for the hook's end, which comes in the parent alone."""
-    entered, over = threading.Event(), threading.Event()
-
-    def wait(*_: Any) -> None:
-        entered.set()
-        assert over.wait(TIMEOUT_S)
-
     service = Service("a service")
-    setattr(service, hook, wait)
 
     def live() -> None:
         service.start()
         service.stop()
+
+    def live_until_held(hold: Callable[[], None]) -> None:
+        setattr(service, hook, lambda *_: hold())
+        threading.Thread(target=live).start()
 
     def stop() -> tuple[str, bool]:
         setattr(service, hook, lambda *_: None)
         service.stop()
         return service.state.name, service.wait_for_service_to_stop(TIMEOUT_S)
 
-    thread = threading.Thread(target=live)
-    thread.start()
-    assert entered.wait(TIMEOUT_S)
-    answer = in_child(stop)
-    over.set()
-    thread.join(TIMEOUT_S)
+    with held(live_until_held):
+        answer = in_child(stop)
 
     assert answer == ("STOPPED", True)
     assert service.wait_for_service_to_stop(TIMEOUT_S)
@@ -277,29 +269,16 @@ def test_timers_whose_thread_is_in_the_parent_take_none_in_a_child(is_started: b
 def test_a_dispatcher_that_another_thread_was_making_leaves_no_other_one_to_a_child(make: Make) -> None:
     """It had no handler thread yet, and the child accepted events for those that came after it."""
     started = [make(handler=lambda _: None) for _ in range(8)]
-    entered, over = threading.Event(), threading.Event()
 
     class Slow(AsyncDispatcher):
-        def __init__(self) -> None:
+        def __init__(self, hold: Callable[[], None]) -> None:
             Service.__init__(self, "slow")
-            entered.set()
-            assert over.wait(TIMEOUT_S)
+            hold()
 
-    thread = threading.Thread(target=Slow)
-    thread.start()
-    assert entered.wait(TIMEOUT_S)
-
-    def post_to_all() -> int:
-        refused = 0
+    def post_to_all() -> None:
         for dispatcher in started:
-            try:
+            with pytest.raises(ForkedProcessError):
                 dispatcher.event_handler.handle(Numbered())
-            except ForkedProcessError:
-                refused += 1
-        return refused
 
-    refused = in_child(post_to_all)
-    over.set()
-    thread.join(TIMEOUT_S)
-
-    assert refused == len(started)
+    with held(lambda hold: threading.Thread(target=Slow, args=(hold,)).start()):
+        assert in_child(post_to_all) is None

@@ -10,8 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +27,7 @@ from dispatcher import (
     ServiceStateError,
 )
 
-from ...kit import TIMEOUT_S, Numbered, Work, assert_accounts_balance, no_thread_is_left, until
+from ...kit import TIMEOUT_S, Numbered, Work, assert_accounts_balance, in_threads, no_thread_is_left, until
 
 pytestmark = pytest.mark.long
 
@@ -116,15 +114,6 @@ def handlers(daemon: Daemon, who: str, at: int, hangs_at: int | None) -> None:
         second.register_service_listener(stop)
 
 
-@contextmanager
-def stop_by_signal(daemon: Daemon) -> Iterator[None]:
-    before = signal.signal(signal.SIGUSR1, lambda *_: daemon.whole.stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-
 WHO = ["outside", "handler", "handler of the daemon", "policy", "listener", "signal", "amid start", "two threads"]
 
 
@@ -145,7 +134,6 @@ def test_a_stop_from_anywhere_is_waited_for_and_leaves_nothing_uncounted(
     handlers(daemon, who, at, hangs_at)
     for dispatcher in daemon.dispatchers:
         dispatcher.set_drain_events_on_stop(drains)
-    producers = [threading.Thread(target=daemon.produce, args=(dispatcher,)) for dispatcher in daemon.dispatchers]
 
     with no_thread_is_left("dispatcher-monitor"):
         whole.init()
@@ -156,20 +144,14 @@ def test_a_stop_from_anywhere_is_waited_for_and_leaves_nothing_uncounted(
             whole.stop()
             held.set()
         starter.join(TIMEOUT_S)
-        for producer in producers:
-            producer.start()
-        for producer in producers:
-            producer.join(TIMEOUT_S)
+        in_threads(lambda: daemon.produce(first), lambda: daemon.produce(second))
         daemon.all_posted.set()
         if who == "signal":
-            with stop_by_signal(daemon):
-                signal.raise_signal(signal.SIGUSR1)
+            before = signal.signal(signal.SIGUSR1, lambda *_: whole.stop())
+            signal.raise_signal(signal.SIGUSR1)
+            signal.signal(signal.SIGUSR1, before)
         elif who == "two threads":
-            stoppers = [threading.Thread(target=service.stop) for service in (whole, second)]
-            for stopper in stoppers:
-                stopper.start()
-            for stopper in stoppers:
-                stopper.join(TIMEOUT_S)
+            in_threads(whole.stop, second.stop)
         whole.stop()
         assert whole.wait_for_service_to_stop(TIMEOUT_S)
 

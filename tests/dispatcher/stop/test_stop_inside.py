@@ -26,9 +26,8 @@ from dispatcher import (
 )
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
-from ...kit.dispatchers import hold
-
-Make = Callable[..., AsyncDispatcher]
+from ...kit.dispatchers import Make, hold
+from ...kit.services import fail
 
 
 class Store(Service):
@@ -64,10 +63,6 @@ def daemon_of(*services: Service) -> CompositeService:
     for service in services:
         daemon.add_service(service)
     return daemon
-
-
-def fail() -> None:
-    raise LookupError("lost")
 
 
 @pytest.mark.parametrize("who", ["dispatcher", "policy", "daemon", "outer"])

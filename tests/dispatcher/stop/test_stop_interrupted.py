@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
 from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
-from ...kit.dispatchers import hold
+from ...kit.dispatchers import Make, hold
 
 pytestmark = pytest.mark.long
-
-Make = Callable[..., AsyncDispatcher]
 
 
 class InterruptedOnce(threading.Event):
