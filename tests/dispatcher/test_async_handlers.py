@@ -641,3 +641,20 @@ def test_partitions_share_a_rate(handler: Latched) -> None:
         assert len(handler.begun) == 3
         dispatcher.set_drain_events_on_stop(False)
         handler.end(*handler.begun)
+
+
+def test_in_real_time_the_rate_holds() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        begun: list[float] = []
+
+        async def handle(event: Keyed) -> None:
+            begun.append(loop.time())
+
+        posted = loop.time()  # the first coroutine may begin late on a busy machine
+        async with AsyncDispatcher(loop=loop) as dispatcher:
+            dispatcher.register(Work, AsyncioHandler(handle, rate=RateLimit(100, burst=1)))
+            post(dispatcher, *keys(11))
+        return begun[-1] - posted
+
+    assert asyncio.run(main()) > 0.095
