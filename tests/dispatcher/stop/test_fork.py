@@ -56,13 +56,17 @@ def test_every_use_in_a_child_raises(make_one: Callable[[], Any], use: str) -> N
     assert kind is ForkedProcessError
 
 
+PATIENT = DispatcherConfig(drain_timeout_s=600)
 STOPS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "of one": (AsyncDispatcher, nullcontext),
-    "of one with its own timers": (lambda: AsyncDispatcher(time_service=ManualClock()), nullcontext),
-    "of partitions": (lambda: MultiDispatcher(partitions=2), nullcontext),
+    "of one": (partial(AsyncDispatcher, PATIENT), nullcontext),
+    "of one with its own timers": (lambda: AsyncDispatcher(PATIENT, time_service=ManualClock()), nullcontext),
+    "of partitions": (partial(MultiDispatcher, PATIENT, partitions=2), nullcontext),
     # As a stop of another thread does for a moment.
-    "while another thread held a lock": (AsyncDispatcher, lambda each: each._drain.finished._cond),
-    "of partitions, while another thread held one": (lambda: MultiDispatcher(partitions=2), lambda each: each._life),
+    "while another thread held a lock": (partial(AsyncDispatcher, PATIENT), lambda each: each._drain.finished._cond),
+    "of partitions, while another thread held one": (
+        partial(MultiDispatcher, PATIENT, partitions=2),
+        lambda each: each._life,
+    ),
 }
 
 
