@@ -171,3 +171,5 @@ def test_every_accepted_event_is_handled_or_discarded_whenever_the_end_comes(
     assert dispatcher.failure_cause is None or fails
     if drain and dispatcher.failure_cause is None:
         assert stats.discarded == dropped
+    if not (drain or fails) and end_after:
+        assert len(handled) <= end_after, "the rest of the batch is discarded"
