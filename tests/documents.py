@@ -91,27 +91,21 @@ def metric_families() -> dict[str, list[Any]]:
     """What each of the packages' `register_..._metrics` functions shows to a scrape, by the name of the function."""
     from prometheus_client import CollectorRegistry
 
-    from dispatcher import AsyncDispatcher, register_metrics
     from pipeline.lookup import LookupMetrics, register_lookup_metrics
     from pipeline.streaming import CallMetrics, register_call_metrics
-    from statemachines import TransitionRecorder
     from statemachines.resourcemanager import ResourceManager
-    from statemachines.resourcemanager.read.series import ClusterSeries
+    from statemachines.resourcemanager.web import RMDoor
 
-    manager = ResourceManager()
-    sources = [TransitionRecorder(), manager.store, ClusterSeries(manager)]
-    dispatcher, calls, lookups = AsyncDispatcher(), CallMetrics(), LookupMetrics()
-    registrations: dict[str, Callable[[CollectorRegistry], None]] = {
-        "register_metrics": lambda registry: register_metrics(dispatcher, registry, sources),
-        "register_call_metrics": lambda registry: register_call_metrics(calls, "operator", registry),
-        "register_lookup_metrics": lambda registry: register_lookup_metrics(lookups, "table", registry),
+    manager, calls, lookups = ResourceManager(), CallMetrics(), LookupMetrics()
+    RMDoor(manager)
+    of_calls, of_lookups = CollectorRegistry(), CollectorRegistry()
+    register_call_metrics(calls, "operator", of_calls)
+    register_lookup_metrics(lookups, "table", of_lookups)
+    return {
+        "register_metrics": list(manager.registry.collect()),
+        "register_call_metrics": list(of_calls.collect()),
+        "register_lookup_metrics": list(of_lookups.collect()),
     }
-    families = {}
-    for function, register in registrations.items():
-        registry = CollectorRegistry()
-        register(registry)
-        families[function] = list(registry.collect())
-    return families
 
 
 def shown_families() -> list[Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from .documents import PAGES, ROOT, examples_of, module_for, run_examples
+from .documents import ROOT
 from .tutorials import (
     ON_SPARK,
     TUTORIALS,
@@ -54,25 +52,6 @@ def test_the_programs_of_the_daemon_are_those_that_its_steps_make() -> None:
             programs.append(program)
 
     assert programs == [step.read_text(encoding="utf-8") for step in STEPS]
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in SHORT_PAGES if page not in PAGES and examples_of(page, "python")], ids=name_of
-)
-def test_the_examples_of_a_page_run_one_after_the_other(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = module_for(page)
-    monkeypatch.setitem(sys.modules, module.__name__, module)  # where dataclasses look for the module of a class
-
-    run_examples(page, "python", module)
-
-
-@pytest.mark.parametrize("page", [*SHORT_PAGES, *TUTORIALS], ids=name_of)
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", prose)
-
-    missing = [target for target in targets if not (page.parent / target).exists()]
-    assert missing == [], f"{page.name} links to files that do not exist: {missing}"
 
 
 def test_a_page_that_says_something_else_is_found(tmp_path: Path) -> None:
