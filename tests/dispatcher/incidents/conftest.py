@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from . import flood, full_disk, hanging_handler, service_down, slow_key
-from .incident import Incident, Shown
+from .incidents import INCIDENTS, Incident, Shown
 
 if TYPE_CHECKING:
     from dispatcher.ops import OpsDoor
-
-INCIDENTS = [hanging_handler, flood, service_down, slow_key, full_disk]
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Trouble:
     door: OpsDoor
 
 
-@pytest.fixture(params=[each.incident for each in INCIDENTS], ids=[each.__name__.split(".")[-1] for each in INCIDENTS])
+@pytest.fixture(params=INCIDENTS, ids=lambda incident: incident.__name__)
 def trouble(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None
 ) -> Iterator[Trouble]:
