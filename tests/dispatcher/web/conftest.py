@@ -49,7 +49,6 @@ class App:
                 Route("/events", self.events),
                 Route("/silent", self.silent),
                 Route("/fails", self.fails, methods=METHODS),
-                Route("/exits", self.exits),
                 Route("/cached", self.cached),
             ]
         )
@@ -96,9 +95,6 @@ class App:
 
     async def fails(self, request: Request) -> Response:
         raise RuntimeError("of the app")
-
-    async def exits(self, request: Request) -> Response:
-        raise SystemExit(3)
 
     async def cached(self, request: Request) -> Response:
         return Response("body {}", media_type="text/css", headers={"Cache-Control": "max-age=60"})
@@ -208,10 +204,12 @@ def by_tcp(host: WebHost, **options: Any) -> httpx.Client:
     return httpx.Client(base_url=str(host.url), timeout=TIMEOUT_S, trust_env=False, **options)
 
 
-def connect(host: WebHost) -> socket.socket:
-    """A plain connection to the TCP port."""
+def connect(host: WebHost, path: str = "") -> socket.socket:
+    """A plain connection to the TCP port, which has asked for the path if there is one."""
     assert host.port is not None
-    return socket.create_connection(("127.0.0.1", host.port), TIMEOUT_S)
+    connection = socket.create_connection(("127.0.0.1", host.port), TIMEOUT_S)
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() if path else b"")
+    return connection
 
 
 def read_to_end(connection: socket.socket) -> bytes:

@@ -31,11 +31,6 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_doors_are_in_the_runtime_folder(runtime: Path) -> None:
-    assert doors.door_folder() == runtime / "dispatcher"
-    assert doors.socket_path("central") == runtime / "dispatcher" / f"central-{os.getpid()}.sock"
-
-
 def test_without_a_runtime_folder_doors_are_in_the_temporary_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "gone"))
     monkeypatch.setattr(doors.tempfile, "gettempdir", lambda: str(folder))
@@ -124,13 +119,6 @@ def test_a_door_whose_queue_of_connections_is_full_is_not_stale(runtime: Path) -
         assert path.exists()
         for each in waiting:
             each.close()
-
-
-def test_a_killed_daemon_s_socket_is_taken_over(folder: Path) -> None:
-    path = stale(folder / "fixed.sock")
-
-    with doors.listen_at(path, 8):
-        assert doors.is_answering(path)
 
 
 def test_in_a_folder_of_the_user_s_choice_stale_sockets_of_other_programs_stay(folder: Path) -> None:

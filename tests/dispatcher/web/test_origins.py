@@ -1,10 +1,10 @@
-"""The rules against foreign web sites, on headers alone."""
+"""Which hosts are our own, by the Host header alone."""
 
 from __future__ import annotations
 
 import pytest
 
-from dispatcher.web.origins import foreign_site, is_json, is_own_host
+from dispatcher.web.origins import is_own_host
 
 
 @pytest.mark.parametrize(
@@ -41,62 +41,3 @@ def test_a_host_is_our_own_by_the_address_that_was_reached_or_by_an_allowed_name
     host: str | None, local: str, is_own: bool
 ) -> None:
     assert is_own_host(host, local, {"ops.example", "port.example:8088"}) is is_own
-
-
-HOST = (b"host", b"127.0.0.1:8088")
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [],
-        [(b"sec-fetch-site", b"none")],
-        [(b"sec-fetch-site", b"same-origin"), (b"origin", b"http://127.0.0.1:8088")],
-        [(b"sec-fetch-site", b"same-origin"), (b"origin", b"null")],  # our page, whose policy is no-referrer
-        [(b"origin", b"HTTP://127.0.0.1:8088")],
-        [(b"origin", b"https://127.0.0.1:8088")],  # behind a proxy that ends TLS
-    ],
-)
-def test_programs_and_our_own_pages_may_change_something(headers: list[tuple[bytes, bytes]]) -> None:
-    assert foreign_site([HOST, *headers], "http") is None
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [(b"sec-fetch-site", b"cross-site")],
-        [(b"sec-fetch-site", b"same-site")],
-        [(b"sec-fetch-site", b"none"), (b"sec-fetch-site", b"cross-site")],
-        [(b"sec-fetch-site", b"")],
-        [(b"origin", b"http://evil.example")],
-        [(b"origin", b"null")],
-        [(b"sec-fetch-site", b"none"), (b"origin", b"null")],
-        [(b"sec-fetch-site", b"same-origin"), (b"origin", b"http://evil.example")],
-        [(b"origin", b"http://127.0.0.1:8089")],
-        [(b"origin", b"http://127.0.0.1")],
-        [(b"origin", b"ftp://127.0.0.1:8088")],
-        [(b"origin", b"http://[")],
-        [(b"origin", b"http://127.0.0.1:8088"), (b"origin", b"http://evil.example")],
-    ],
-)
-def test_a_foreign_site_may_not(headers: list[tuple[bytes, bytes]]) -> None:
-    assert foreign_site([HOST, *headers], "http") is not None
-
-
-def test_a_plain_page_may_not_change_what_is_served_by_tls() -> None:
-    assert foreign_site([HOST, (b"origin", b"http://127.0.0.1:8088")], "https") is not None
-
-
-@pytest.mark.parametrize(
-    ("value", "is_it"),
-    [
-        (b"application/json", True),
-        (b"Application/JSON; charset=utf-8", True),
-        (b"text/plain", False),
-        (b"application/jsonp", False),
-        (b"application/x-www-form-urlencoded", False),
-        (b"", False),
-    ],
-)
-def test_json_is_json_by_its_media_type(value: bytes, is_it: bool) -> None:
-    assert is_json([(b"content-type", value)]) is is_it

@@ -1,4 +1,4 @@
-"""Files of tokens: their modes, their lines, and reading them again when they change."""
+"""Files of tokens: their modes, their lines, reading them again when they change, and `dispatcher token new`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("typer", reason="typer is not installed: pip install 'central-dispatcher[cli]'")
+
 from dispatcher import ConfigError
 from dispatcher.web import Principal
 from dispatcher.web.tokens import TokenLine, Tokens, add_line, digest_of, new_token, read_lines
+
+from ...kit.commands import run_here
 
 
 @pytest.fixture
@@ -101,22 +105,6 @@ def test_a_file_that_is_no_tokens_file_at_all_is_refused(path: Path) -> None:
         Tokens(path)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a\nb", "é", "x" * 101, "a/b"])
-def test_a_name_with_other_characters_gets_no_token(name: str) -> None:
-    with pytest.raises(ConfigError, match="use up to 100 letters"):
-        new_token(name, "view")
-
-
-def test_a_token_that_is_removed_from_the_file_is_not_valid_any_longer(path: Path) -> None:
-    token, line = new_token("alice", "user")
-    add_line(path, line)
-    tokens = Tokens(path)
-
-    write(path, "")
-
-    assert tokens.find(token) is None
-
-
 def test_a_change_of_a_role_is_seen_although_neither_size_nor_time_stamp_change(path: Path) -> None:
     token, line = new_token("alice", "user")
     add_line(path, line)
@@ -161,3 +149,48 @@ def test_while_the_file_is_unsound_no_token_is_valid_and_the_log_says_so_once(
 def test_the_digest_is_of_the_token_s_utf_8() -> None:
     assert digest_of("token") == "3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0"
     assert digest_of("\udcff")  # what a client sends may not be Unicode text
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_token_alone_is_on_standard_output_and_its_line_on_standard_error() -> None:
+    done = run_here("token", "new", "alice", "--role", "admin")
+
+    assert done.code == 0
+    [made] = done.out.splitlines()
+    assert len(made) >= 43
+    assert done.err == f"Add this line to web.tokens_file: alice admin {digest_of(made)}\n"
+
+
+def test_with_a_file_the_line_goes_there(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    users = [("alice", "admin"), ("bob", "view")]
+
+    made = [run_here("token", "new", name, "--role", role, "--file", path).out.strip() for name, role in users]
+
+    lines = [f"{name} {role} {digest_of(token)}" for (name, role), token in zip(users, made, strict=True)]
+    assert path.read_text().splitlines() == lines
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["a b", "--role", "view"], "token name 'a b': use up to 100 letters, digits and . _ @ + -"),
+        (["alice", "--role", "view", "--file", "{folder}"], "{folder}"),
+        (["alice", "--role", "view", "--file", "{folder}/no/such"], "{folder}/no/such: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], problem: str) -> None:
+    done = run_here("token", "new", *(each.format(folder=tmp_path) for each in arguments))
+
+    assert (done.code, done.out) == (2, "")
+    assert problem.format(folder=tmp_path) in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_role_that_does_not_exist_is_named() -> None:
+    done = run_here("token", "new", "alice", "--role", "boss")
+
+    assert (done.code, "boss" in done.err, "Traceback" in done.err) == (2, True, False)

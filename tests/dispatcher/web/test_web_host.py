@@ -238,11 +238,9 @@ def test_open_streams_never_delay_a_stop(folder: Path, caplog: pytest.LogCapture
 
 def test_neither_held_nor_unread_nor_silent_clients_delay_a_stop(make_host: MakeHost, app: App) -> None:
     host = make_host()
-    idle, halfway, unread, held = (connect(host) for _ in range(4))
+    idle, halfway, unread, held = (connect(host, path) for path in ("", "", "/big", "/held"))
     halfway.sendall(b"GET /who HTTP/1.1\r\nHost: localhost\r\nX-")
-    unread.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert unread.recv(100)
-    held.sendall(b"GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n")
     until(lambda: app.entered)
 
     took_s = stop_timed(host)
@@ -281,8 +279,7 @@ def test_an_app_that_blocks_the_loop_does_not_delay_a_stop(
             opened.wait(TIMEOUT_S)
 
     host = make_host(blocking)
-    client = connect(host)
-    client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    client = connect(host, "/")
     assert entered.wait(TIMEOUT_S)
 
     took_s = stop_timed(host)
@@ -304,8 +301,7 @@ def test_a_handler_thread_of_the_app_may_stop_the_host(make_host: MakeHost) -> N
             hosts[0].stop()
 
     hosts.append(make_host(stopping))
-    client = connect(hosts[0])
-    client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    client = connect(hosts[0], "/")
 
     until(lambda: web_threads() == [])
     assert hosts[0].state is ServiceState.STOPPED
@@ -349,55 +345,6 @@ def test_while_the_daemon_drains_reads_are_answered_and_writes_refused(folder: P
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert error_of(refused) == "the daemon is stopping"
     assert read.status_code == 200
-
-
-SIGNALLED = """
-import asyncio, sys
-from pathlib import Path
-from starlette.applications import Starlette
-from starlette.routing import Route
-from dispatcher import AsyncDispatcher, CompositeService, run_until_signal
-from dispatcher.web import WebHost, WebConfig
-from dispatcher.web.events import event_bytes, event_stream
-
-async def events(request):
-    async def ticks():
-        while True:
-            yield event_bytes("tick", {})
-            await asyncio.sleep(0.05)
-    return event_stream(request.scope["web_host"], ticks())
-
-daemon = CompositeService("daemon")
-host = WebHost(Starlette(routes=[Route("/events", events)]), WebConfig(port=0), name="central")
-daemon.add_service(host)
-daemon.add_service(AsyncDispatcher(name="central"))
-with daemon:
-    print(host.url, flush=True)
-    run_until_signal(daemon)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.minutes
-def test_a_client_with_an_open_stream_never_delays_a_sigterm(folder: Path) -> None:
-    for _ in range(tries(8)):
-        daemon, url = start_daemon(folder, SIGNALLED)
-        assert daemon.stdout is not None
-        with subprocess.Popen(
-            ["curl", "-sSN", f"{url}/events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as curl:
-            assert curl.stdout is not None
-            assert curl.stdout.readline()
-            begun_s = time.monotonic()
-            daemon.send_signal(signal.SIGTERM)
-            daemon.wait(TIMEOUT_S)
-            took_s = time.monotonic() - begun_s
-            _, complaints = curl.communicate(timeout=TIMEOUT_S)
-
-        daemon.communicate(timeout=TIMEOUT_S)
-        assert daemon.returncode == 0
-        assert took_s < 2.0  # a second for the door, the rest for the interpreter's end on a busy machine
-        assert (curl.returncode, complaints) == (0, b"")
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------

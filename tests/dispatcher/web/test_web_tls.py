@@ -39,12 +39,15 @@ def client_of(host: WebHost, ca: Authority, name: str | None = None) -> httpx.Cl
 
 
 def test_tcp_is_https_and_the_unix_socket_is_not(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
-    host = make_host(tls=tls)
+    host = make_host(tls=tls, anonymous_role="user")
 
     assert str(host.url).startswith("https://127.0.0.1:")
     with client_of(host, ca) as client, by_socket(host) as local:
         assert client.get("/who").json()["name"] == "anonymous"
         assert local.get("/who").json()["role"] == "admin"
+        for scheme, status in (("http", 403), ("https", 200)):  # a plain page changes nothing here
+            origin = f"{scheme}://127.0.0.1:{host.port}"
+            assert client.delete("/who", headers={"origin": origin}).status_code == status
     done = subprocess.run(
         ["curl", "-sS", "--cacert", str(ca.cert), f"{host.url}/who"], capture_output=True, text=True, timeout=TIMEOUT_S
     )
@@ -53,8 +56,7 @@ def test_tcp_is_https_and_the_unix_socket_is_not(make_host: MakeHost, ca: Author
 
 def test_plain_http_and_old_tls_get_no_answer(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
     host = make_host(tls=tls)
-    with connect(host) as connection:
-        connection.sendall(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with connect(host, "/who") as connection:
         assert b"HTTP/" not in read_to_end(connection)
 
     done = subprocess.run(
