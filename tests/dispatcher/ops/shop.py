@@ -14,21 +14,21 @@ from dispatcher.ops import ops_app
 
 from ..cli.letters import Order, OrderEvent, Other, OtherEvent
 from .client import WAIT_S, Client
-from .stage import told
+from .stage import looked
 
 
 class Shop:
     """The second attempt at `again` fails, too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         self.handled: list[str] = []
         self.is_mended = False
         self.gate = threading.Event()
         self.gate.set()
-        self.dispatcher = AsyncDispatcher(name="shop", dead_letters=folder)
+        self.dispatcher = AsyncDispatcher(name="shop", dead_letters=folder, **options)
         self.dispatcher.register(Order, self.handle, events=OrderEvent)
-        self.dispatcher.register(Other, self.fail)
+        self.dispatcher.register(Other, self.fail, durable=False)
 
     def handle(self, event: OrderEvent) -> None:
         assert self.gate.wait(WAIT_S)
@@ -59,11 +59,13 @@ class Shop:
 
 
 @contextmanager
-def running_shop(folder: Path) -> Iterator[Shop]:
-    shop = Shop(folder)
+def running_shop(folder: Path, **options: Any) -> Iterator[Shop]:
+    shop = Shop(folder, **options)
     with shop.dispatcher:
-        yield shop
-        shop.gate.set()
+        try:
+            yield shop
+        finally:
+            shop.gate.set()
 
 
 class ShopStage:
@@ -118,9 +120,7 @@ class ShopStage:
 
     def look(self, what: str) -> Iterable[object]:
         if "#" in what or what.startswith("!"):
-            path, _, fields = what.removeprefix("!").partition("#")
-            found = self._client.request("GET", path if path.startswith("/") else f"/dispatchers/shop/{path}")
-            return [found.status_code] if what.startswith("!") else told(found.json(), fields)
+            return looked(self._client, what, "shop")
         shop, answer = self._shop, self._answer
         match what:
             case "status":

@@ -81,13 +81,18 @@ class OpsStage:
                 raise ValueError(verb)
 
     def look(self, what: str) -> Iterable[object]:
-        path, _, fields = what.removeprefix("!").partition("#")
-        base = "" if path.startswith("/") else f"/dispatchers/central{'/' if path[:1] not in ('', '?') else ''}"
-        found = self._client.request("GET", f"{base}{path}")
-        if what.startswith("!"):
-            return [found.status_code]
-        assert found.status_code == 200, found.text
-        return told(found.json(), fields)
+        return looked(self._client, what, "central")
+
+
+def looked(client: Client, what: str, dispatcher: str) -> Iterable[object]:
+    """A look, as above; a path without a slash in front is of the dispatcher."""
+    path, _, fields = what.removeprefix("!").partition("#")
+    base = "" if path.startswith("/") else f"/dispatchers/{dispatcher}{'/' if path[:1] not in ('', '?') else ''}"
+    found = client.request("GET", f"{base}{path}")
+    if what.startswith("!"):
+        return [found.status_code]
+    assert found.status_code == 200, found.text
+    return told(found.json(), fields)
 
 
 def told(found: Any, fields: str) -> Iterator[str]:

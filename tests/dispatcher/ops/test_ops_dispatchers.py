@@ -1,4 +1,4 @@
-"""What /process and /dispatchers and the paths below say."""
+"""What /process, /overview and /dispatchers and the paths below say."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from urllib.parse import quote
 
 import pytest
 
-from dispatcher import AsyncDispatcher, CompositeService, DeadLetter
+from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, DispatcherConfig, aio
 from dispatcher.ops import ops_app, stacks
 
+from ...kit import TIMEOUT_S, Work, until
+from ...kit.coroutines import Keyed, Latched, running_loop
 from ...kit.scenarios import play
 from ...kit.services import Recorder
-from .client import WAIT_S, Client, Hanging, Job, JobEvent
+from .client import ENTITIES_ONLY, WAIT_S, Client, Hanging, Job, JobEvent, hanging
 from .stage import fail, ops_stage, told
 
 SCENARIOS = {
@@ -50,7 +52,15 @@ SCENARIOS = {
     "failures/groups#event_class,event_type,error_class,failed,retried,newest.entity Job:FAIL:ValueError:2:0:b",
     "an event that is tried again is retrying, and fails": "retry a -> #retrying 1 ; "
     "retrying#event_class,event_type,entity,attempt,error_class Work:DO:a:2:ConnectionError ; "
-    "retrying#message,held_back it_is_down:0 ; failures/groups#error_class,failed,retried ConnectionError:0:1",
+    "retrying#message,held_back it_is_down:0 ; failures/groups#error_class,failed,retried ConnectionError:0:1 ; "
+    "/overview#failing.0.dispatcher,failing.0.event_class,failing.0.error_class,failing.0.failed,failing.0.retried "
+    "central:Work:ConnectionError:0:1",
+    "the overview tells what runs and what waits": "hang a | post WAIT b b c | post START -> /overview#name,problems "
+    "daemon:[] ; /overview#dispatchers.0.numbers.running.event_type,dispatchers.0.numbers.running.entity HANG:a ; "
+    "/overview#dispatchers.0.waits.types.0.event_type,dispatchers.0.waits.types.0.queued WAIT:3 ; "
+    "/overview#dispatchers.0.waits.entities.0.entity,dispatchers.0.waits.entities.0.queued b:2",
+    "a dispatcher that replaces another of its name is shown beside it": "make central | post START -> "
+    "/overview#dispatchers.0.numbers.state,dispatchers.1.numbers.state STARTED:NOTINITED",
     "retrying events come in pages": "retry a b c -> retrying?limit=2#entity a b ; retrying?limit=2#next 2 ; "
     "retrying?limit=2&after=2#entity c ; retrying?limit=2&after=2#next None",
     "scheduled posts are listed by time with their keys, in pages": "after 7200 b job_1 | after 3600 a | after 9000 c "
@@ -227,3 +237,50 @@ def test_a_failed_dispatcher_says_why(client: Client) -> None:
 
     found = client.json("/dispatchers/failing")
     assert (found["failure"], found["state"]) == ("ConnectionError: it is down", "STOPPED")
+
+
+def test_lanes_show_what_is_in_flight_and_what_waits_behind_which_key() -> None:
+    with running_loop() as loop:
+        latched = Latched(loop)
+        dispatcher = AsyncDispatcher(name="central", loop=loop)
+        dispatcher.register(Work, aio.AsyncioHandler(latched.handle, capacity=5))
+        with dispatcher:
+            for number in range(4):
+                dispatcher.post(Keyed(number, key="slow"))
+            dispatcher.post(Keyed(9, key="quick"))
+            latched.await_begun(0, 9)
+            until(lambda: dispatcher.view.lanes()[0].waiting == 3)
+
+            [lane] = Client(ops_app()).json("/dispatchers/central/lanes")["items"]
+            [masked] = Client(ops_app(may_see=ENTITIES_ONLY)).json("/dispatchers/central/lanes")["items"]
+            latched.end(0, 9, 1, 2, 3)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert (lane["handler"], lane["capacity"], lane["is_full"]) == ("Latched.handle", 5, False)
+    assert (lane["in_flight"], lane["waiting"]) == (2, 3)
+    slow, quick = lane["keys"]
+    assert (slow["key"], slow["in_flight"], slow["waiting"], slow["entity"]) == ("slow", 1, 3, "job_0")
+    assert (quick["key"], quick["in_flight"], quick["waiting"]) == ("quick", 1, 0)
+    assert (slow["event_class"], slow["event_type"]) == ("Work", "DO")
+    assert slow["running_s"] > 0
+    assert [(key["key"], key["entity"]) for key in masked["keys"]] == [(None, "job_0"), (None, "job_9")]
+
+
+def test_a_full_queue_is_a_problem_of_the_type_that_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.supervision.health.QUEUE_FULL_AFTER_S", 0.0)
+    with hanging("central") as central:
+        config = DispatcherConfig(queue_capacity=2, queue_full_policy="reject")
+        dispatcher = AsyncDispatcher(config, name="small")
+        dispatcher.register(Job, central.handle)
+        with dispatcher:
+            dispatcher.post(JobEvent(Job.HANG))
+            assert central.entered.wait(WAIT_S)
+            for _ in range(3):
+                dispatcher.post(JobEvent(Job.WAIT))
+
+            [problem] = Client(ops_app()).json("/overview")["problems"]
+            central.release.set()
+
+    assert [*told(problem, "problem,dispatcher,event_class,event_type")] == ["queue_full:small:Job:WAIT"]
+    assert problem["since"] is not None
+    assert problem["waits"].startswith("2 events queued")

@@ -17,33 +17,35 @@ from dispatcher.ops import OpsConfig, ops_app
 from ...journal_rows import begin, end
 from ...kit.scenarios import play
 from .client import Client, seeing
-from .stage import NS_PER_S, keep, told
+from .stage import NS_PER_S, keep, looked, told
 
 
 class Things:
     """A source with the entities that a test gives it, by id: state and since."""
 
+    last_event: str | None = None
+
     def __init__(self, machine: str, **entities: tuple[str, float]) -> None:
         self._machine = machine
-        self._entities = entities
+        self.states = entities
         register_entities(self)
 
     def machine_numbers(self) -> list[MachineNow]:
-        states = [state for state, _ in self._entities.values()]
+        states = [state for state, _ in self.states.values()]
         return [MachineNow(self._machine, {state: states.count(state) for state in states}, 10, 1)]
 
     def entities(
         self, machine: str, *, state: str | None = None, prefix: str = "", after: str = "", limit: int = 100
     ) -> EntityPage:
         items = [
-            EntityNow(machine, entity, found, since)
-            for entity, (found, since) in sorted(self._entities.items())
+            EntityNow(machine, entity, found, since, last_event=self.last_event)
+            for entity, (found, since) in sorted(self.states.items())
             if machine == self._machine and entity.startswith(prefix) and entity > after and state in (None, found)
         ]
         return EntityPage(items[:limit], len(items) > limit, len(items) if not (prefix or after) else None)
 
     def find_entity(self, entity: str, machine: str | None = None) -> list[EntityNow]:
-        found = self._entities.get(entity)
+        found = self.states.get(entity)
         is_meant = found is not None and machine in (None, self._machine)
         return [EntityNow(self._machine, entity, *found)] if found is not None and is_meant else []
 
@@ -82,12 +84,10 @@ class EntityStage:
             keep(most=int(words[0]))
 
     def look(self, what: str) -> Iterable[object]:
-        path, _, fields = what.removeprefix("!").partition("#")
-        found = self._client.request("GET", path)
-        if what.startswith("!"):
-            return [found.status_code]
-        body = found.json()
-        return told(body["history"] if fields.startswith("@") else body, fields.removeprefix("@"))
+        path, at, fields = what.partition("#@")
+        if not at:
+            return looked(self._client, what, "")
+        return told(self._client.request("GET", path).json()["history"], fields)
 
 
 SCENARIOS = {

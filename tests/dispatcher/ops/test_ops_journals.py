@@ -15,7 +15,7 @@ from dispatcher.ops import OpsConfig, journals, ops_app
 
 from ...journal_rows import begin, end
 from .client import WAIT_S, Client
-from .journaled import NS_PER_S, Journaled, journaled_by
+from .journaled import NS_PER_S, Journaled
 
 
 def seqs(found: dict[str, Any]) -> list[int]:
@@ -59,15 +59,6 @@ def test_events_are_chosen(client: Client, journaled: Journaled, query: dict[str
 
     assert seqs(found) == expected
     assert (found["next"], found["total"]) == (str(expected[-1]) if expected else None, None)
-
-
-def test_one_of_several_journals_has_to_be_named(client: Client, journaled: Journaled, tmp_path: Path) -> None:
-    with journaled_by(tmp_path / "other", "other", events=2):
-        status, message = client.error("/journal/tail")
-
-        assert status == 400
-        assert message == "several dispatchers have a journal; choose dispatcher=central or dispatcher=other"
-        assert seqs(client.json("/journal/tail", dispatcher="other")) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -188,12 +179,3 @@ def test_an_event_that_made_no_transition_is_in_the_history_with_its_error(clien
     assert (item["wait_s"], item["handling_s"], item["error"]) == (5.0, 1e-9, "ValueError: no")
     assert (found["state"], found["complete"], dispatcher.name) == (None, True, "other")
     writer.close()
-
-
-def test_a_journal_that_cannot_be_read_is_a_line(client: Client, journaled: Journaled) -> None:
-    moved = journaled.path.rename(journaled.path.with_name("moved"))
-
-    status, message = client.error("/journal/tail")
-
-    moved.rename(journaled.path)
-    assert (status, message) == (503, f"{journaled.path}: no such journal folder")

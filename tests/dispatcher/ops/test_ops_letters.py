@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
@@ -10,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DeadLetters, JournalError
-from dispatcher.ops import OpsConfig, ops_app
-from dispatcher.ops.letter_folders import LetterFolder
+from dispatcher import AsyncDispatcher, DeadLetters
+from dispatcher.ops import OpsConfig, letter_folders, ops_app
 
-from ...kit.journals import flip
 from ...kit.scenarios import play
-from ..cli.letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, failing
+from ..cli.letters import WAIT_S
 from .client import Client
-from .shop import ShopStage, running_shop
+from .shop import Shop, ShopStage, running_shop
 
 LETTERS = "/dispatchers/shop/dead-letters"
 
@@ -29,19 +28,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shop(folder: Path) -> Iterator[AsyncDispatcher]:
-    with failing(folder) as dispatcher:
-        yield dispatcher
-
-
-def place(shop: AsyncDispatcher, *entities: str, type: Order = Order.PLACED) -> None:
-    for entity in entities:
-        assert shop.post(OrderEvent(type, entity))
-    assert shop.await_drained(WAIT_S)
-
-
-def entities(found: Any) -> list[str]:
-    return [each["entity"] for each in found["items"]]
+def shop(folder: Path) -> Iterator[Shop]:
+    with running_shop(folder) as found:
+        yield found
 
 
 SCENARIOS = {
@@ -62,126 +51,74 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
-def test_the_api_says(client: Client, folder: Path, script: str) -> None:
-    with running_shop(folder) as shop:
-        play(ShopStage(shop, client), script)
+def test_the_api_says(client: Client, shop: Shop, script: str) -> None:
+    play(ShopStage(shop, client), script)
 
 
-def test_each_look_reads_what_came_and_what_left_since(folder: Path, shop: AsyncDispatcher) -> None:
-    one = LetterFolder(folder)
-    place(shop, "o1", "o2", "o3")
-    first = one.read()
-    DeadLetters(folder).discard([2])
-    place(shop, "o4")
-
-    second = one.read()
-
-    assert [letter.seq for letter in first.newest_first] == [3, 2, 1]
-    assert [letter.seq for letter in second.newest_first] == [4, 3, 1]
-    assert one.read() is second  # nothing has changed
+def numbers(client: Client) -> list[int]:
+    return [each["number"] for each in client.json(LETTERS)["items"]]
 
 
-def test_each_look_agrees_with_a_whole_reading_over_restarts(folder: Path) -> None:
-    one = LetterFolder(folder)
+def test_each_look_agrees_with_a_whole_reading_over_restarts(client: Client, folder: Path) -> None:
     for run in range(3):
-        with failing(folder) as shop:
-            place(shop, f"o{run}a", f"o{run}b")
-            one.read()
+        with running_shop(folder) as shop:
+            shop.place(f"o{run}a", f"o{run}b")
+            assert len(numbers(client)) == run + 2
             DeadLetters(folder).discard([2 * run + 1])
-            assert [each.seq for each in one.read().newest_first[::-1]] == [each.number for each in DeadLetters(folder)]
-    assert one.read().damage == ()
+            assert numbers(client)[::-1] == [each.number for each in DeadLetters(folder)]
+            assert client.json(LETTERS)["damage"] == []
 
 
-def test_another_folder_in_its_place_is_read_from_its_beginning(folder: Path, tmp_path: Path) -> None:
-    one = LetterFolder(folder)
-    with failing(folder) as shop:
-        place(shop, "o1", "o2")
-        one.read()
+def test_another_folder_in_its_place_is_read_from_its_beginning(client: Client, folder: Path) -> None:
+    with running_shop(folder) as shop:
+        shop.place("o1", "o2")
+        assert numbers(client) == [2, 1]
     shutil.rmtree(folder)
-    with failing(folder) as shop:
-        place(shop, "other")
+    with running_shop(folder) as shop:
+        shop.place("other")
 
-        assert [each.seq for each in one.read().newest_first] == [1]
+        assert numbers(client) == [1]
 
 
-def test_one_letter_is_shown_whole_and_its_event_if_payloads_are_shown(shop: AsyncDispatcher) -> None:
-    place(shop, "o1")
+def test_one_letter_is_shown_whole_and_its_event_if_payloads_are_shown(shop: Shop) -> None:
+    shop.place("o1")
 
     found = Client(ops_app()).json(f"{LETTERS}/1")
     with_payload = Client(ops_app(OpsConfig(show_payloads=True))).json(f"{LETTERS}/1")
 
-    assert "in fail" in found["traceback"]
+    assert "in handle" in found["traceback"]
     assert (found["entity"], found["event"]) == ("o1", None)
     assert with_payload["event"] == {"type": 1, "entity": "o1"}
     assert found["journal"]
 
 
-def test_a_search_reads_nothing_that_is_not_shown(shop: AsyncDispatcher) -> None:
-    shop.register(Other, fail_quietly)
-    assert shop.post(OtherEvent(Other.PLACED))
-    assert shop.await_drained(WAIT_S)
+def test_a_search_reads_nothing_that_is_not_shown(client: Client, shop: Shop) -> None:
+    play(ShopStage(shop, client), "other -> dead-letters#total 1")
 
     def count(config: OpsConfig) -> int:
-        return len(Client(ops_app(config)).json(LETTERS, search="OtherEvent(")["items"])
+        return len(Client(ops_app(config)).json(LETTERS, search="OtherEvent(type")["items"])
 
     assert (count(OpsConfig()), count(OpsConfig(show_payloads=True))) == (0, 1)
 
 
-def fail_quietly(event: object) -> None:
-    raise ValueError
+def test_letters_that_are_in_no_folder_and_a_number_without_end_are_not_found(client: Client, shop: Shop) -> None:
+    none = AsyncDispatcher(name="none")
+
+    assert client.error(f"/dispatchers/{none.name}/dead-letters") == (404, "none: its dead letters are not in a folder")
+    assert client.error(f"{LETTERS}/{'9' * 5000}")[0] == 404
 
 
-def test_letters_that_are_in_no_folder_and_a_number_without_end_are_not_found(
-    client: Client, shop: AsyncDispatcher
-) -> None:
-    with failing(None) as none:
-        none.name = "none"
-        assert client.error("/dispatchers/none/dead-letters") == (404, "none: its dead letters are not in a folder")
-        assert client.error(f"{LETTERS}/{'9' * 5000}")[0] == 404
-
-
-# -- folders that are not as they should be ----------------------------------------------------------------------------
-
-
-def test_damage_is_named_and_the_other_letters_are_listed(client: Client, folder: Path, shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2", "o3")
-    [segment] = folder.glob(".segment-*")
-    flip(segment, segment.read_bytes().index(b'"entity":"o2"'))
-
-    found = client.json(LETTERS)
-
-    assert entities(found) == ["o3", "o1"]
-    assert "hold no intact frame" in found["damage"][0]
-
-
-def test_a_cut_segment_is_listed_as_far_as_it_goes(client: Client, folder: Path, shop: AsyncDispatcher) -> None:
-    place(shop, "o1", "o2")
+def test_a_cut_segment_is_listed_as_far_as_it_goes(client: Client, folder: Path, shop: Shop) -> None:
+    shop.place("o1", "o2")
+    assert numbers(client) == [2, 1]
     [segment] = folder.glob(".segment-*")
     content = segment.read_bytes()
-    one = LetterFolder(folder)
-    one.read()
+
     segment.write_bytes(content[:-20])
 
-    assert entities(client.json(LETTERS)) == ["o1"]
-    assert [letter.seq for letter in one.read().newest_first] == [1]
+    assert numbers(client) == numbers(Client(ops_app())) == [1]
     segment.write_bytes(content)
-    assert entities(client.json(LETTERS)) == ["o2", "o1"]
-
-
-def test_a_folder_that_is_gone_or_unreadable_is_an_error_in_one_line(
-    client: Client, folder: Path, shop: AsyncDispatcher
-) -> None:
-    place(shop, "o1")
-    assert client.json(LETTERS)["total"] == 1
-    away = folder.rename(folder.with_name("away"))
-
-    assert client.error(LETTERS)[0] == 503
-
-    folder.write_text("not a folder")
-    assert client.error(LETTERS)[0] == 503
-    folder.unlink()
-    away.rename(folder)
-    assert client.json(LETTERS)["total"] == 1
+    assert numbers(client) == [2, 1]
 
 
 def test_a_dispatcher_that_has_not_been_started_has_no_folder_yet(client: Client, folder: Path) -> None:
@@ -191,22 +128,17 @@ def test_a_dispatcher_that_has_not_been_started_has_no_folder_yet(client: Client
     assert kept
 
 
-def test_requests_at_once_share_one_reading(
-    folder: Path, shop: AsyncDispatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import asyncio
-
-    place(shop, "o1")
+def test_requests_at_once_share_one_reading(client: Client, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.place("o1")
     readings, enough = [], threading.Event()
-    read = LetterFolder.read
+    read = letter_folders.LetterFolder.read
 
-    def counted(self: LetterFolder) -> Any:
+    def counted(self: Any) -> Any:
         readings.append(self)
         assert enough.wait(WAIT_S)
         return read(self)
 
-    monkeypatch.setattr(LetterFolder, "read", counted)
-    client = Client(ops_app())
+    monkeypatch.setattr(letter_folders.LetterFolder, "read", counted)
 
     async def many() -> list[int]:
         asked = [asyncio.ensure_future(client.send("GET", LETTERS)) for _ in range(8)]
@@ -217,10 +149,3 @@ def test_requests_at_once_share_one_reading(
 
     assert asyncio.run(many()) == [200] * 8
     assert len(readings) <= 2
-
-
-def test_a_reading_that_fails_is_not_continued(folder: Path, shop: AsyncDispatcher) -> None:
-    one = LetterFolder(folder.with_name("missing"))
-
-    with pytest.raises(JournalError, match="missing"):
-        one.read()

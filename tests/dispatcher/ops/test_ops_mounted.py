@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from starlette.applications import Starlette
@@ -71,12 +72,7 @@ def test_threads_are_for_administrators() -> None:
     assert worker["daemon"] is True
     assert "thread_items" in [frame["function"] for frame in worker["stack"]]
     assert found["total"] == len(found["items"])
-
-
-def test_threads_are_looked_at_once_a_second() -> None:
-    client = Client(mounted(), "admin", "/ops/v1")
-
-    assert client.json("/threads") == client.json("/threads")
+    assert Client(app, "admin", "/ops/v1").json("/threads") == found, "they are looked at once a second"
 
 
 @pytest.mark.parametrize("path", ["/stop", "/log-level"])
@@ -103,8 +99,8 @@ def test_controls_need_the_setting_and_an_administrator(
 def test_a_log_level_is_set_and_goes_back_by_itself(
     restored: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timers: list[Timer] = []
-    monkeypatch.setattr(controls.threading, "Timer", lambda *args: timers.append(Timer(*args)) or timers[-1])
+    timers = mock.Mock(side_effect=lambda *_: mock.Mock())
+    monkeypatch.setattr(controls.threading, "Timer", timers)
     client = Client(mounted(OpsConfig(control=True)), "admin", "/ops/v1")
 
     with caplog.at_level(logging.INFO, "dispatcher.audit"):
@@ -114,25 +110,12 @@ def test_a_log_level_is_set_and_goes_back_by_itself(
     assert first.json() == {"logger": restored.name, "level": "DEBUG", "before": "ERROR", "for_s": 60.0}
     assert "USER=tester" in "".join(caplog.messages)
     assert "OPERATION=log level DEBUG for 60 s\tTARGET=tests.ops.levels\tRESULT=SUCCESS" in "".join(caplog.messages)
-    assert [timer.delay_s for timer in timers] == [60.0, 30.0]
-    timers[0].function()
+    (first_s, restore_first), (second_s, restore_second) = (call.args for call in timers.call_args_list)
+    assert (first_s, second_s) == (60.0, 30.0)
+    restore_first()
     assert restored.level == logging.INFO, "the later change stays until its own time is over"
-    timers[1].function()
+    restore_second()
     assert restored.level == logging.ERROR
-
-
-class Timer:
-    """A threading.Timer that a test ends."""
-
-    def __init__(self, delay_s: float, function: object) -> None:
-        self.delay_s = delay_s
-        self.function = function
-        self.daemon = False
-        self.name = ""
-
-    def start(self) -> None: ...
-
-    def cancel(self) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,9 @@ def test_a_hook_that_fails_shows_nothing() -> None:
     async def broken(request: object) -> Callable[[str | None], bool]:
         raise LookupError("no such user")
 
-    status, _ = Client(ops_app(may_see=broken)).error("/dispatchers")
+    app = ops_app(OpsConfig(control=True), may_see=broken)
+    status, _ = Client(app).error("/dispatchers")
+    page = Client(app, "admin", "").get("/failures")
 
-    assert status == 500
+    assert (status, page.status_code) == (500, 500)
+    assert "LookupError: no such user" in page.text

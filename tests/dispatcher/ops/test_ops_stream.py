@@ -99,18 +99,13 @@ def test_numbers_come_once_a_second() -> None:
         return {"items": [now_s], "next": None, "total": 1}
 
     async def collect(events: AsyncIterator[bytes]) -> list[bytes]:
-        return [event async for event, _ in _zip(events, 4)]
+        return [await anext(events) for _ in range(4)]
 
     found = asyncio.run(collect(ops_events(list, numbers, clock_s=lambda: now_s, sleep=sleep)))
 
     assert [line.split(b"\n")[0] for line in found] == [b"event: dispatchers"] * 4
     times = [json.loads(event.split(b"data: ")[1])["items"][0] for event in found]
     assert times == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.02)
-
-
-async def _zip(events: AsyncIterator[bytes], count: int) -> AsyncIterator[tuple[bytes, int]]:
-    for number in range(count):
-        yield await anext(events), number
 
 
 def test_the_stream_of_a_mounted_app_ends_when_its_server_says_so() -> None:

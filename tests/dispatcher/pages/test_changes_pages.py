@@ -15,11 +15,10 @@ from dispatcher import DeadLetters, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor, ops_app
 from dispatcher.web import WebConfig
 
-from ...kit import until
 from ...kit.scenarios import play
-from ..ops.client import ENTITIES_ONLY, WAIT_S, Job, JobEvent, hanging
+from ..ops.client import ENTITIES_ONLY
 from ..ops.shop import Shop
-from .letter_pages import OWN_PAGE, ShopPages, Visitor, links, text_of
+from .letter_pages import OWN_PAGE, ShopPages, Visitor
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -34,11 +33,6 @@ QUESTIONS = [
 @pytest.fixture
 def browser() -> Visitor:
     return Visitor(ops_app(OpsConfig(control=True)), "admin")
-
-
-def outcome(browser: Visitor, answer: httpx.Response) -> str:
-    assert answer.status_code == 303, answer.text
-    return text_of(browser.page(answer.headers["location"]))
 
 
 SCENARIOS = {
@@ -57,27 +51,17 @@ SCENARIOS = {
     "| html /changes/redeliver?dispatcher=shop&letter=17 No_dead_letter_is_chosen",
     "changes are listed": "sees /changes No_change_was_made | place o1 | ask "
     "/changes/discard?dispatcher=shop&letter=1 | sees /changes tester_discard_shop_1",
-    "the page of a dispatcher leads to its stop": "mend -> @/dispatcher/shop@/changes /changes/stop?dispatcher=shop",
+    "a scheduled post is cancelled": "schedule daily kept | ask /changes/cancel?dispatcher=shop&key=daily | told "
+    "daily_cancelled -> scheduled kept",
+    "the page of a dispatcher leads to its stop, and its end is told": "mend -> @/dispatcher/shop@/changes "
+    "/changes/stop?dispatcher=shop | sees /changes/stop?dispatcher=shop shop_will_reject_posts_from_now_on | ask "
+    "/changes/stop?dispatcher=shop | told shop_stopp",
 }
 
 
 @pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
 def test_an_administrator_is_asked_and_told(shop: Shop, script: str) -> None:
     play(ShopPages(shop, ops_app(OpsConfig(control=True))), script)
-
-
-def test_letters_that_left_while_the_question_was_asked_are_not_touched_again(browser: Visitor, shop: Shop) -> None:
-    shop.place("o1")
-    journal, shop.is_mended = shop.journal, True
-    fields = [("dispatcher", "shop"), ("journal", journal), ("letter", "1")]
-
-    first = browser.send_form("/changes/redeliver", fields)
-    second = browser.send_form("/changes/redeliver", fields)
-
-    assert shop.dispatcher.await_drained(WAIT_S)
-    assert "1 handled" in outcome(browser, first)
-    assert "1 rejected no such dead letter" in outcome(browser, second)
-    assert shop.handled == ["o1"]
 
 
 def test_of_a_dispatcher_that_has_stopped_nothing_is_asked_and_nothing_changed(browser: Visitor, shop: Shop) -> None:
@@ -94,72 +78,30 @@ def test_of_a_dispatcher_that_has_stopped_nothing_is_asked_and_nothing_changed(b
     assert "shop: is STOPPED" in answer.text
 
 
-def test_a_scheduled_post_is_cancelled(browser: Visitor) -> None:
-    with hanging("shop") as shop:
-        post = shop.dispatcher.post_every(3600, JobEvent(Job.START), key="daily")
-
-        answer = browser.answer_question("/changes/cancel?dispatcher=shop&key=daily")
-
-        assert post.is_done()
-        assert "daily cancelled" in outcome(browser, answer)
-
-
-def test_a_dispatcher_is_stopped_and_its_end_is_told(browser: Visitor) -> None:
-    with hanging("shop") as shop, hanging("other") as other:
-        shop.hang()
-        question = text_of(browser.page("/changes/stop?dispatcher=shop"))
-        answer = browser.answer_question("/changes/stop?dispatcher=shop")
-
-        assert "shop will reject posts from now on" in question
-        until(lambda: shop.dispatcher.state is ServiceState.STOPPED)
-        assert "shop stopping" in outcome(browser, answer)
-        shop.release.set()
-        assert shop.dispatcher.wait_for_service_to_stop(WAIT_S)
-        assert "shop stopped" in outcome(browser, answer)
-        assert other.dispatcher.in_state(ServiceState.STARTED)
-
-
 # -- who may, and from where -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("control", "role", "reason"),
+    ("control", "role", "may_see", "reason"),
     [
-        (False, "admin", "controls are switched off; set ops.control: true"),
-        (True, "view", "role admin is required"),
-        (True, "user", "role admin is required"),
-        (True, None, "role admin is required"),
+        (False, "admin", None, "controls are switched off; set ops.control: true"),
+        (True, "view", None, "role admin is required"),
+        (True, "user", None, "role admin is required"),
+        (True, None, None, "role admin is required"),
+        (True, "admin", ENTITIES_ONLY, "changes are for administrators who may see everything"),
     ],
 )
 def test_questions_and_forms_need_controls_and_an_administrator(
-    shop: Shop, control: bool, role: str | None, reason: str
+    shop: Shop, control: bool, role: str | None, may_see: Any, reason: str
 ) -> None:
     shop.place("o1")
     fields = [("dispatcher", "shop"), ("letter", "1"), ("journal", shop.journal)]
-    visitor = Visitor(ops_app(OpsConfig(control=control)), role)
+    visitor = Visitor(ops_app(OpsConfig(control=control), may_see=may_see), role)
 
     assert [visitor.get(path).status_code for path in (*QUESTIONS, "/changes", "/changes/1")] == [403] * 6
     refused = visitor.send_form("/changes/discard", fields)
     assert (refused.status_code, reason in refused.text, "<h1>" in refused.text) == (403, True, True)
     assert shop.letters() == ["o1"]
-
-
-def test_an_administrator_who_may_not_see_everything_is_shown_no_change(shop: Shop) -> None:
-    shop.place("o1")
-    browser = Visitor(ops_app(OpsConfig(control=True), may_see=ENTITIES_ONLY), "admin")
-    letters = browser.page("/failures/letters?dispatcher=shop")
-
-    assert [browser.get(path).status_code for path in (*QUESTIONS, "/changes", "/changes/1")] == [403] * 6
-    assert (links(letters, "number=1") != [], links(letters, "/changes")) == (True, [])
-
-
-def test_a_hook_that_fails_gives_an_administrator_a_page_that_says_so() -> None:
-    async def broken(request: object) -> Any:
-        raise LookupError("no such user")
-
-    browser = Visitor(ops_app(OpsConfig(control=True), may_see=broken), "admin")
-
-    assert "LookupError: no such user" in text_of(browser.page("/failures", status=500))
 
 
 @pytest.mark.parametrize(

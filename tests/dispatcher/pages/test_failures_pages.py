@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,16 @@ from dispatcher.ops import OpsConfig, ops_app
 
 from ...kit.journals import flip
 from ...kit.scenarios import play
-from ..cli.letters import WAIT_S, Order, OrderEvent, failing
-from ..ops.shop import running_shop
+from ..cli.letters import WAIT_S, failing
+from ..ops.client import ENTITIES_ONLY
+from ..ops.shop import Shop
 from .letter_pages import ShopPages, Visitor, links, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{ 7*7 }}"
 LIST = "/failures/letters?dispatcher=shop"
+LETTERS = "/v1/dispatchers/shop/dead-letters"
 
 
 @pytest.fixture(autouse=True)
@@ -33,20 +33,8 @@ def _patient(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatcher.pages.failures._SOON_S", WAIT_S)
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[AsyncDispatcher]:
-    with failing(tmp_path / "letters") as dispatcher:
-        yield dispatcher
-
-
-def place(shop: AsyncDispatcher, *entities: str) -> None:
-    for entity in entities:
-        assert shop.post(OrderEvent(Order.PLACED, entity))
-    assert shop.await_drained(WAIT_S)
-
-
-def visitor(role: Any = None, **options: Any) -> Visitor:
-    return Visitor(ops_app(OpsConfig(**options)), role)
+def visitor(role: Any = None, may_see: Any = None, **options: Any) -> Visitor:
+    return Visitor(ops_app(OpsConfig(**options), may_see=may_see), role)
 
 
 SCENARIOS = {
@@ -70,9 +58,8 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
-def test_the_pages_show(tmp_path: Path, script: str) -> None:
-    with running_shop(tmp_path / "orders") as shop:
-        play(ShopPages(shop, ops_app(OpsConfig(control=True, show_payloads=True))), script)
+def test_the_pages_show(shop: Shop, script: str) -> None:
+    play(ShopPages(shop, ops_app(OpsConfig(control=True, show_payloads=True))), script)
 
 
 def test_a_daemon_without_failures_says_so() -> None:
@@ -82,8 +69,8 @@ def test_a_daemon_without_failures_says_so() -> None:
     assert "No dispatcher keeps the events that fail for good" in page
 
 
-def test_a_long_list_goes_on_at_older_letters(shop: AsyncDispatcher) -> None:
-    place(shop, *(f"o{number}" for number in range(103)))
+def test_a_long_list_goes_on_at_older_letters(shop: Shop) -> None:
+    shop.place(*(f"o{number}" for number in range(103)))
     browser = visitor()
 
     first = browser.page(LIST)
@@ -95,8 +82,8 @@ def test_a_long_list_goes_on_at_older_letters(shop: AsyncDispatcher) -> None:
     assert links(second, "after=") == []
 
 
-def test_hostile_text_is_shown_as_text(shop: AsyncDispatcher) -> None:
-    place(shop, HOSTILE)
+def test_hostile_text_is_shown_as_text(shop: Shop) -> None:
+    shop.place(HOSTILE)
     browser = visitor("admin", control=True, show_payloads=True)
 
     pages = [browser.page(path) for path in ("/failures", LIST, "/failures/letter?dispatcher=shop&number=1")]
@@ -131,23 +118,24 @@ def test_letters_of_no_folder_have_no_list() -> None:
         ("/failures/letter?dispatcher=shop&number=x", 400),
     ],
 )
-def test_an_address_of_nothing_is_a_page_that_says_so(shop: AsyncDispatcher, path: str, status: int) -> None:
+def test_an_address_of_nothing_is_a_page_that_says_so(shop: Shop, path: str, status: int) -> None:
     assert '<main id="content">' in visitor().page(path, status)
 
 
-def test_without_controls_or_their_role_nothing_can_be_chosen(shop: AsyncDispatcher) -> None:
-    place(shop, "o1")
+def test_without_controls_or_their_role_nothing_can_be_chosen(shop: Shop) -> None:
+    shop.place("o1")
     paths = ("/failures", LIST, "/failures/letter?dispatcher=shop&number=1")
 
-    for browser in (visitor("admin"), visitor("view", control=True), visitor(control=True)):
+    in_part = visitor("admin", control=True, may_see=ENTITIES_ONLY)
+    for browser in (visitor("admin"), visitor("view", control=True), visitor(control=True), in_part):
         for path in paths:
             page = browser.page(path)
             assert "/changes" not in page
             assert "checkbox" not in page
 
 
-def test_links_lead_below_the_path_of_the_app_that_has_the_pages(shop: AsyncDispatcher) -> None:
-    place(shop, "o1")
+def test_links_lead_below_the_path_of_the_app_that_has_the_pages(shop: Shop) -> None:
+    shop.place("o1")
     app = Starlette(routes=[Mount("/tools/ops", ops_app(OpsConfig(control=True)))])
     browser = Visitor(app, "admin")
 
@@ -160,27 +148,37 @@ def test_links_lead_below_the_path_of_the_app_that_has_the_pages(shop: AsyncDisp
 # -- folders that are not as they should be ----------------------------------------------------------------------------
 
 
-def test_damage_is_shown_with_the_letters_that_are_there(shop: AsyncDispatcher, tmp_path: Path) -> None:
-    place(shop, "o1", "o2")
+def test_damage_is_told_with_the_letters_that_are_there(shop: Shop, tmp_path: Path) -> None:
+    shop.place("o1", "o2")
     [segment] = (tmp_path / "letters").glob(".segment-*")
     flip(segment, segment.read_bytes().index(b'"entity":"o1"'))
+    browser = visitor()
 
-    page = visitor().page(LIST)
+    page, found = browser.page(LIST), browser.json(LETTERS)
 
     assert "hold no intact frame" in page
-    assert page.count("<tr data-key") == 1
+    assert "hold no intact frame" in found["damage"][0]
+    assert (page.count("<tr data-key"), [each["entity"] for each in found["items"]]) == (1, ["o2"])
 
 
-def test_a_folder_that_is_gone_leaves_the_other_failures(shop: AsyncDispatcher, tmp_path: Path) -> None:
-    place(shop, "o1")
-    shutil.rmtree(tmp_path / "letters")
+def test_a_folder_that_is_gone_or_none_is_an_error_in_one_line_and_leaves_the_other_failures(
+    shop: Shop, tmp_path: Path
+) -> None:
+    shop.place("o1")
+    browser, folder = visitor(), tmp_path / "letters"
+    away = folder.rename(tmp_path / "away")
 
-    page = text_of(visitor().page("/failures"))
+    page = text_of(browser.page("/failures"))
 
-    assert "not readable" in page
-    assert "no such journal folder" in page
-    assert "no stock for o1" in page
-    assert '<main id="content">' in visitor().page(LIST, 503)
+    for said in ("not readable", "no such journal folder", "no stock"):
+        assert said in page
+    assert '<main id="content">' in browser.page(LIST, 503)
+    assert browser.error(LETTERS)[0] == 503
+    folder.write_text("not a folder")
+    assert browser.error(LETTERS)[0] == 503
+    folder.unlink()
+    away.rename(folder)
+    assert browser.json(LETTERS)["total"] == 1
 
 
 def test_many_folders_are_read_for_one_page(tmp_path: Path) -> None:

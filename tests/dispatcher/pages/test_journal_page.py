@@ -76,16 +76,20 @@ def test_damage_is_an_alert_and_a_check_of_every_byte_says_what_it_has_found(
 def test_a_journal_that_cannot_be_read_leaves_a_page_that_says_so(client: Client, journaled: Journaled) -> None:
     moved = journaled.path.rename(journaled.path.with_name("moved"))
 
-    text = page(client, "/journal")
+    text, answer = page(client, "/journal"), client.error("/v1/journal/tail")
 
     moved.rename(journaled.path)
+    assert answer == (503, f"{journaled.path}: no such journal folder")
     assert f'<p class="alert">{journaled.path}: no such journal folder</p>' in text
 
 
 def test_one_of_several_journals_is_chosen(client: Client, journaled: Journaled, tmp_path: Path) -> None:
     with journaled_by(tmp_path / "other", "other", events=3):
         first, second = page(client, "/journal"), page(client, "/journal", dispatcher="other")
+        unnamed, named = client.error("/v1/journal/tail"), client.json("/v1/journal/tail", dispatcher="other")
 
+    said = "several dispatchers have a journal; choose dispatcher=central or dispatcher=other"
+    assert (unnamed, [row["seq"] for row in named["items"]]) == ((400, said), [1, 2, 3])
     assert '<a href="/journal?dispatcher=other">other</a>' in first
     assert str(tmp_path / "other") in second
     assert client.get("/journal", dispatcher="nobody").status_code == 404

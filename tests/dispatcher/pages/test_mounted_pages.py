@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from dispatcher import AsyncDispatcher
 from dispatcher.ops import OpsConfig, ops_app
 
 from ..ops.client import Client, Hanging, Job, hanging
@@ -141,3 +145,43 @@ def test_sampled_stacks_are_folded_and_taken_for_the_page_alone(central: Hanging
     assert "3 samples of its stack" in text
     assert text.count("<summary>") == 1
     assert "hang_here" in text
+
+
+def test_a_page_that_cannot_be_made_now_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too many clients asked at once, each was told that the daemon no longer had what its page showed."""
+    monkeypatch.setattr("dispatcher.pages.site.TICK_S", 0.0)
+    start, fails, kept = threading.Thread.start, [True], [AsyncDispatcher(name="brief")]
+    told: list[dict[str, Any]] = []
+
+    def start_later(thread: threading.Thread) -> None:
+        if fails:
+            fails.clear()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def follow() -> None:
+        stopping = asyncio.Event()
+        app = ops_app(stopping=stopping)
+
+        async def watched(scope: Any, receive: Any, send: Any) -> None:
+            async def look(message: Any) -> None:
+                await send(message)
+                _, _, data = message.get("body", b"").partition(b"data: ")
+                if data:
+                    told.append(json.loads(data))
+                    kept.clear()
+                    gc.collect()
+                    if len(told) == 2:
+                        stopping.set()
+
+            await app(scope, receive, look)
+
+        client = Client(watched, prefix="")
+        await client.send("GET", "/dispatcher/brief", headers={"accept": "text/event-stream"})
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    asyncio.run(follow())
+
+    first, second = told
+    assert "part-notice" in first["parts"]
+    assert second["gone"] is True

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, Retry
 from dispatcher.ops import OpsConfig, ops_app
 
-from ...kit import until
 from ...kit.scenarios import play
-from ..cli.letters import Order, OrderEvent
 from ..ops.client import Hanging, Job, JobEvent
-from .letter_pages import PageStage, Visitor, links, text_of
+from .letter_pages import PageStage, Visitor, links
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -66,24 +62,6 @@ def test_one_dispatcher_is_shown_in_pages(browser: Visitor, central: Hanging) ->
     assert more == "/scheduled?dispatcher=central&after=20"
     assert second.count("/changes/cancel") == 3
     assert "key-102" in second
-
-
-def test_what_is_tried_again_says_which_attempt_why_and_what_it_holds_back(browser: Visitor) -> None:
-    def fail(event: Any) -> None:
-        raise ConnectionError("no route to the stock")
-
-    dispatcher = AsyncDispatcher(name="shop")
-    dispatcher.register(Order, fail, on_error=Retry(attempts=3, delay_s=3600, max_delay_s=3600, ordered_by_key=True))
-    with dispatcher:
-        for _ in range(3):
-            assert dispatcher.post(OrderEvent(Order.PLACED, "o1"))
-        until(lambda: dispatcher.stats().retrying == 3 and len(dispatcher.view.retrying()) == 1)
-
-        page = text_of(browser.page("/scheduled"))
-        dispatcher.set_drain_events_on_stop(False)
-
-    assert "Order. PLACED of o1 2 ConnectionError: no route to the stock 2" in page
-    assert "3 events in all" in page
 
 
 def test_a_hostile_key_is_shown_as_text_and_can_be_cancelled(browser: Visitor, central: Hanging) -> None:
