@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +50,14 @@ def start(folder: Path) -> Iterator[Start]:
             return stack.enter_context(FakeDaemon(folder / f"{name}-{pid}.sock", answers))
 
         yield daemon
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """Answers of a fake daemon wait for it; it is set when the test has ended."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.fixture

@@ -295,33 +295,13 @@ def calm() -> Answers:
 
 
 def flooded() -> Answers:
-    """A queue that is nearly full."""
-    queue = {"size": 96_412, "capacity": 100_000, "policy": "block", "oldest_wait_s": 4.21}
-    rate = {"1s": 121_450.0, "10s": 118_002.0, "60s": 84_300.0}
-    now = running(running_s=0.0001)
-    answers = answers_of(
-        numbers(
-            queue=queue, rate=rate, running=now, is_drained=False, rejected={"queue_full": 8123}, idle_share_10s=0.0
-        ),
-        numbers("scheduler"),
+    """The queue of a dispatcher with a long name grows, and events fail."""
+    queue = {"size": 12_000, "capacity": None, "policy": "block", "oldest_wait_s": 3.0}
+    rates = {"1s": 3.0, "10s": 2.5, "60s": 1.0}
+    return answers_of(
+        numbers("ResourceManager", queue=queue, failure_rate=rates, rejected={"queue_full": 8123}, idle_share_10s=0.0),
+        numbers("ResourceManager-scheduler"),
     )
-    answers["/dispatchers/central/types"] = page(
-        type_numbers(
-            "NodeEventType", "UPDATE", queued=80_011, rate_10s=98_000.0, handling_share_10s=0.71, queue_mean_s=3.9
-        ),
-        *(
-            type_numbers(
-                f"Workload{number}EventType",
-                f"STEP_{number}_OF_A_LONG_CHAIN",
-                queued=1300 - number,
-                rate_10s=2000.0 - number,
-                handling_share_10s=0.02,
-                queue_mean_s=3.8,
-            )
-            for number in range(12)
-        ),
-    )
-    return answers
 
 
 def hanging() -> Answers:

@@ -71,14 +71,13 @@ def test_a_daemon_may_close_a_connection_after_an_answer(answer: Callable[..., N
 @pytest.mark.parametrize(
     "head", [None, b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=repr
 )
-def test_a_daemon_that_does_not_answer_in_time_is_given_up(head: bytes | None, run: Run, start: Start) -> None:
+def test_a_daemon_that_does_not_answer_in_time_is_given_up(
+    head: bytes | None, run: Run, start: Start, release: threading.Event
+) -> None:
     """A byte now and then does not extend the deadline."""
-    release = threading.Event()
     start(answers={"": (lambda _: release.wait(30)) if head is None else fake.dripping(head, release)})
-    try:
-        ended = run("status")
-    finally:
-        release.set()
+
+    ended = run("status")
 
     assert ended.code == 1
     assert ended.err.startswith("dispatcher: rm (4711): no answer within 0.2 s; ")
@@ -93,19 +92,16 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ("answer", "message"),
     [
         (fake.raw(b""), CLOSED),
-        (fake.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n"), CLOSED),
         (fake.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), CLOSED),
         (fake.raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "BadStatusLine"),
         (fake.raw(b"\x1b[2J\x00\xff\n\n"), "BadStatusLine"),
         (fake.raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200 + b"\r\n"), "headers"),
         (fake.raw(b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n"), "header line"),
         (body(b"<html>\x1b[2J"), "not JSON: '<html>"),
-        (body(b"{"), "not JSON"),
         (body(b"[" * 100_000), "not JSON"),
         (body(b'{"pid": ' + b"9" * 5000 + b"}"), "not JSON"),
         (body(b"\xff\xfe"), "not JSON"),
         (body(b"[]"), "/process: invalid answer: "),
-        (body(b"null"), "/process: invalid answer: "),
         (body(b"{}"), "/process: invalid pid: Field required"),
         (body(b'{"pid": 1, "name": "x", "uptime_s": NaN}'), "/process: invalid uptime_s"),
         (body(b'{"pid": 1e400, "name": "x", "uptime_s": 1}'), "/process: invalid pid"),
@@ -114,7 +110,6 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         (body(b"", "302 Found"), "HTTP 302: no reason given"),
         (body(b'{"error": "8 such requests are in flight"}', "429 No"), "HTTP 429: 8 such requests are in flight"),
         (body(b'{"error": ["\\u001b"]}', "503 No"), "HTTP 503"),
-        (body(b'"text"', "503 No"), "HTTP 503"),
         (body(b" " * (16 * 1024 * 1024 + 1)), "an answer of more than 16 MiB"),
         # `http.client` read a chunk of the size -1 to the end of the connection, however much came.
         (fake.raw(CHUNKED + b"-1\r\n" + b" " * (17 * 1024 * 1024)), "an answer of more than 16 MiB"),
@@ -153,12 +148,6 @@ def test_a_refused_token_is_exit_code_2(token: str | None, advice: str, run: Run
 # -- doors that cannot be opened ---------------------------------------------------------------------------------------
 
 STOPPED = "rm (4711): no process is listening there; the daemon has stopped or is still starting"
-
-
-def test_a_socket_on_which_nobody_listens(run: Run, start: Start) -> None:
-    start().end()
-
-    assert run("status") == (2, "", f"dispatcher: {STOPPED}\n")
 
 
 def test_a_daemon_that_ends_between_two_answers(run: Run, start: Start) -> None:

@@ -52,7 +52,7 @@ def with_entity(answers: fake.Answers, **changes: Any) -> Top:
 
 def queued_by_entity(*, approximate: bool) -> Top:
     items = [{"entity": "node_17", "queued": 80_011}, {"entity": "node_3", "queued": 12}]
-    return Top(fake.flooded() | {"/dispatchers/central/queue": {"items": items, "approximate": approximate}})
+    return Top(fake.flooded() | {"/dispatchers/ResourceManager/queue": {"items": items, "approximate": approximate}})
 
 
 def types(name: str, rate: float, share: float | None) -> dict[str, Any]:
@@ -85,7 +85,6 @@ FRAMES = {
         lambda: Top(fake.calm()), "enlarge to 60 x 16 (now 59 x 16)", size=(59, 16)
     ),
     "a narrow terminal says how to quit": Shown(lambda: Top(fake.calm()), "|^C quit", size=(60, 16)),
-    "a very narrow one too": Shown(lambda: Top(fake.calm()), "|^C quit", size=(20, 5)),
     "a calm daemon is ready and runs nothing": Shown(
         lambda: Top(fake.calm()),
         "|resourcemanager pid 4711 up 3 d 4 h / ready| / > central STARTED 0 / |RUNNING on central: nothing|",
@@ -124,12 +123,6 @@ FRAMES = {
         "18 of 30 / > d17",
         absent="d29",
     ),
-    "types are sorted by what is queued": Shown(
-        lambda: Top(fake.calm(), sort="queued"), "|TYPES / +|NodeEventType.UPDATE"
-    ),
-    "types are sorted by rate": Shown(lambda: Top(fake.calm(), sort="rate"), "|TYPES / +|NodeEventType.UPDATE"),
-    "types are sorted by time": Shown(lambda: Top(fake.calm(), sort="time"), "|TYPES / +|NodeEventType.UPDATE"),
-    "types are sorted by failures": Shown(lambda: Top(fake.calm(), sort="failed"), "|TYPES / +|AppEventType.KILL"),
     "types without a queue are sorted by time and then by rate": Shown(
         lambda: Top(
             with_types(
@@ -158,9 +151,6 @@ FRAMES = {
     ),
     "an estimate of them says so": Shown(
         lambda: queued_by_entity(approximate=True), "|queued, about: node_17 80,011, node_3 12, ", size=(120, 24)
-    ),
-    "a filter takes part of a name in any case": Shown(
-        lambda: Top(fake.calm(), filter="container"), "TYPES 'container': 2/5", absent="NodeEventType.UPDATE"
     ),
     "an entity takes the place of what runs and failed": Shown(
         lambda: with_entity(fake.failing()),

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -37,154 +36,80 @@ DEGRADED = {
 }
 
 
-def flooded() -> fake.Answers:
-    many = {"size": 12_000, "capacity": None, "policy": "block", "oldest_wait_s": 3.0}
-    busy = fake.numbers("ResourceManager", queue=many, failure_rate={"1s": 3.0, "10s": 2.5, "60s": 1.0})
-    return fake.answers_of(busy, fake.numbers("ResourceManager-scheduler"))
-
-
-def many_letters() -> fake.Answers:
-    return fake.answers_of(fake.numbers(failed=3, retrying=1200, dead_letters={"count": 3, "lost": 1}))
-
-
-def checked() -> fake.Answers:
-    return fake.answers_of(fake.numbers(), health={"status": "check:db", "reasons": [{"reason": "check:db"}]})
-
-
-def degraded() -> fake.Answers:
-    return fake.answers_of(fake.numbers(), health=DEGRADED)
-
-
-def half_gone() -> fake.Answers:
-    answers = fake.calm()
-    del answers["/dispatchers/scheduler/running"]
-    return answers
-
-
-class Said(NamedTuple):
-    command: str
-    answers: Callable[[], fake.Answers]
-    lines: str = ""
-    """Of the output."""
-    code: int = 0
-    error: str = ""
-    """The one line on standard error."""
-
-
+ANSWERS: dict[str, Callable[[], fake.Answers]] = {
+    "calm": fake.calm,
+    "flooded": fake.flooded,
+    "hanging": fake.hanging,
+    "failing": fake.failing,
+    "one": lambda: fake.answers_of(fake.numbers()),
+    "many": lambda: fake.answers_of(*(fake.numbers(f"d{number}") for number in range(300))),
+    "letters": lambda: fake.answers_of(fake.numbers(failed=3, retrying=1200, dead_letters={"count": 3, "lost": 1})),
+    "checked": lambda: fake.answers_of(
+        fake.numbers(), health={"status": "check:db", "reasons": [{"reason": "check:db"}]}
+    ),
+    "degraded": lambda: fake.answers_of(fake.numbers(), health=DEGRADED),
+    "half_gone": lambda: {path: each for path, each in fake.calm().items() if path != "/dispatchers/scheduler/running"},
+}
 HANDLER = (
     "+|rm/nodes.py:41 in handle: self._heartbeat(event.node)| / "
     "+|rm/nodes.py:77 in _heartbeat: self._store.save(node)| / +|store/sqlite.py:130 in save: with self._connection:|"
 )
 ACQUIRE = "+|store/sqlite.py:58 in __enter__: self._lock.acquire()|"
 SAYS = {
-    "ps has a row for a stuck daemon": Said(
-        "ps",
-        fake.hanging,
-        "|NAME PID STATUS UPTIME DISPATCHERS FLOODER QUEUED RATE FAILED FAIL/s SCHEDULED| / +|rm 4711 stuck 3 "
-        "d 4 h central, scheduler node_17 1,204 11/s 0 0/s 0|",
-    ),
-    "ps names a few of many dispatchers: with hundreds, the row had thousands of columns": Said(
-        "ps",
-        lambda: fake.answers_of(*(fake.numbers(f"d{number}") for number in range(300))),
-        " d0, d1, d2, d3, d4, and 295 more ",
-    ),
-    "ps says that a daemon is degraded": Said("ps", degraded, "|rm 4711 degraded "),
-    "status of a ready daemon": Said(
-        "status",
-        fake.calm,
-        "|resourcemanager: pid 4711, up 3 d 4 h, cpu 13 m 32 s, memory 121 MB, 14 threads| / +|ready| / +|| / "
-        "+|central: AsyncDispatcher STARTED, drained| / +|queue 0| / +|rate 12/s; 11/s in 10 s, 11/s in 60 s| "
-        "/ +|events 41,201 accepted, 41,201 handled, 0 failed| / +|running nothing|",
-    ),
-    "status counts what is retrying and the dead letters": Said(
-        "status",
-        many_letters,
-        "|events 41,201 accepted, 41,201 handled, 3 failed, 1,200 retrying, 3 dead letters, 1 of them lost|",
-    ),
-    "status shows who floods, and failures a second": Said(
-        "status",
-        flooded,
-        "|queue 12,000, the oldest for 3.0 s, most for node_17: 12,000| / |failing 3/s; 2.5/s in 10 s, 1/s in 60 s|",
-    ),
-    "status of a stuck daemon shows the last frames of its handler": Said(
-        "status rm",
-        fake.hanging,
-        "|not ready: stuck (scheduler, 61.2 s)| / |running NodeEventType.UPDATE of node_17 for 61.2 s| / "
-        f"{HANDLER} / {ACQUIRE}",
-        code=1,
-    ),
-    "status shows the last failure, and why a dispatcher failed": Said(
-        "status",
-        fake.failing,
-        "|not ready: failed (writer)| / AppEventType.KILL of app_1: InvalidStateTransitionError: RMApp app_1: "
-        "no transition / |failed JournalError: /var/lib/rm/journal: No space left on device|",
-        code=1,
-    ),
-    "status takes the daemon's own word for it": Said("status", checked, "+|not ready: check:db|", code=1),
-    "status tells signs of trouble of a daemon that is ready": Said(
-        "status", degraded, "+|ready, degraded: queue_grows (central: 4,800 events in the queue)|"
-    ),
-    "status shows a dispatcher that ends between two answers as it was": Said(
-        "status", half_gone, "|scheduler: AsyncDispatcher STARTED"
-    ),
-    "stack prints each stack once with its count": Said(
-        "stack --dispatcher scheduler",
-        fake.hanging,
-        "|scheduler: runs NodeEventType.UPDATE of node_17, for 61.2 s; 20 samples| / +|17 of 20| / "
-        f"+|(3 frames of the dispatcher)| / {HANDLER} / {ACQUIRE} / "
-        f"+|3 of 20| / +|(3 frames of the dispatcher)| / {HANDLER}",
-    ),
-    "stack of an idle dispatcher": Said(
-        "stack",
-        lambda: fake.answers_of(fake.numbers()),
-        "|central: runs nothing; 20 samples| / +|20 of 20| / +|idle|",
-    ),
-    "stack --folded prints what flame graphs take": Said(
-        "stack --folded -d scheduler",
-        fake.hanging,
-        "|scheduler;python3.13/threading.py:_bootstrap;mailbox/processor.py:run; /  17| / + 3|",
-    ),
-    "stack names the dispatchers that there are": Said(
-        "stack -d other",
-        fake.calm,
-        code=2,
-        error="dispatcher: rm (4711): no dispatcher 'other'; it has central, scheduler",
-    ),
-    "top --once prints a frame as text": Said(
-        "top --once",
-        fake.hanging,
-        "stuck (scheduler, 61.2 s)| / RUNNING for 61.2 s: NodeEventType.UPDATE of node_17",
-    ),
-    "top --json is for a single look": Said(
-        "top --json", fake.calm, code=2, error="dispatcher: --json prints a single look: add --once"
-    ),
-    "top without a terminal refers to --once": Said(
-        "top",
-        fake.calm,
-        code=2,
-        error="dispatcher: top needs a terminal as standard input and standard error; --once prints a single frame",
-    ),
+    "ps has a row for a stuck daemon": "hanging 0 ps -> |NAME PID STATUS UPTIME DISPATCHERS FLOODER QUEUED RATE FAILED "
+    "FAIL/s SCHEDULED| / +|rm 4711 stuck 3 d 4 h central, scheduler node_17 1,204 11/s 0 0/s 0|",
+    "ps names a few of many dispatchers: with hundreds, the row had thousands of columns": "many 0 ps ->  d0, d1, d2, "
+    "d3, d4, and 295 more ",
+    "ps says that a daemon is degraded": "degraded 0 ps -> |rm 4711 degraded ",
+    "status of a ready daemon": "calm 0 status -> |resourcemanager: pid 4711, up 3 d 4 h, cpu 13 m 32 s, memory 121 "
+    "MB, 14 threads| / +|ready| / +|| / +|central: AsyncDispatcher STARTED, drained| / +|queue 0| / +|rate 12/s; 11/s "
+    "in 10 s, 11/s in 60 s| / +|events 41,201 accepted, 41,201 handled, 0 failed| / +|running nothing|",
+    "status counts what is retrying and the dead letters": "letters 0 status -> |events 41,201 accepted, 41,201 "
+    "handled, 3 failed, 1,200 retrying, 3 dead letters, 1 of them lost|",
+    "status shows who floods, and failures a second": "flooded 0 status -> |queue 12,000, the oldest for 3.0 s, most "
+    "for node_17: 12,000| / |failing 3/s; 2.5/s in 10 s, 1/s in 60 s|",
+    "status of a stuck daemon shows the last frames of its handler": "hanging 1 status rm -> |not ready: stuck "
+    "(scheduler, 61.2 s)| / |running NodeEventType.UPDATE of node_17 for 61.2 s| / "
+    f"{HANDLER} / {ACQUIRE}",
+    "status shows the last failure, and why a dispatcher failed": "failing 1 status -> |not ready: failed (writer)| / "
+    "AppEventType.KILL of app_1: InvalidStateTransitionError: RMApp app_1: no transition / |failed JournalError: "
+    "/var/lib/rm/journal: No space left on device|",
+    "status takes the daemon's own word for it": "checked 1 status -> +|not ready: check:db|",
+    "status tells signs of trouble of a daemon that is ready": "degraded 0 status -> +|ready, degraded: queue_grows "
+    "(central: 4,800 events in the queue)|",
+    "status shows a dispatcher that ends between two answers as it was": "half_gone 0 status -> |scheduler: "
+    "AsyncDispatcher STARTED",
+    "stack prints each stack once with its count": "hanging 0 stack --dispatcher scheduler -> |scheduler: runs "
+    "NodeEventType.UPDATE of node_17, for 61.2 s; 20 samples| / +|17 of 20| / "
+    f"+|(3 frames of the dispatcher)| / {HANDLER} / {ACQUIRE} / +|3 of 20| / "
+    f"+|(3 frames of the dispatcher)| / {HANDLER}",
+    "stack of an idle dispatcher": "one 0 stack -> |central: runs nothing; 20 samples| / +|20 of 20| / +|idle|",
+    "stack --folded prints what flame graphs take": "hanging 0 stack --folded -d scheduler -> "
+    "|scheduler;python3.13/threading.py:_bootstrap;mailbox/processor.py:run; /  17| / + 3|",
+    "stack names the dispatchers that there are": "calm 2 stack -d other -> rm (4711): no dispatcher 'other'; it has "
+    "central, scheduler",
+    "top --once prints a frame as text": "hanging 0 top --once -> stuck (scheduler, 61.2 s)| / RUNNING for 61.2 s: "
+    "NodeEventType.UPDATE of node_17",
+    "top --json is for a single look": "calm 2 top --json -> --json prints a single look: add --once",
+    "top without a terminal refers to --once": "calm 2 top -> top needs a terminal as standard input and standard "
+    "error; --once prints a single frame",
 }
+"""`ANSWERS CODE COMMAND -> LINES` of the output or, with code 2, the one line on standard error."""
 
 
-@pytest.mark.parametrize("said", SAYS.values(), ids=SAYS)
-def test_a_command_says(said: Said, run: Run, start: Start) -> None:
-    start(answers=said.answers())
+@pytest.mark.parametrize("row", SAYS.values(), ids=SAYS)
+def test_a_command_says(row: str, run: Run, start: Start) -> None:
+    given, _, lines = row.partition(" -> ")
+    answers, code, *command = given.split()
+    start(answers=ANSWERS[answers]())
 
-    ended = run(*said.command.split())
+    ended = run(*command)
 
-    assert (ended.code, ended.err) == (said.code, f"{said.error}\n" if said.error else ""), ended
-    assert_lines(ended.out.splitlines(), said.lines)
+    assert (ended.code, ended.err) == (int(code), f"dispatcher: {lines}\n" if code == "2" else ""), ended
+    assert_lines(ended.out.splitlines(), "" if code == "2" else lines)
 
 
 # -- ps ----------------------------------------------------------------------------------------------------------------
-
-
-def test_ps_lists_the_daemons_of_this_host(run: Run, start: Start) -> None:
-    start("rm", 4711, fake.hanging())
-    start("web", 4712, fake.calm())
-
-    assert_lines(run("ps").out.splitlines(), "|rm 4711 stuck / +|web 4712 ok ")
 
 
 def test_ps_without_a_daemon_says_so(run: Run, folder: Path) -> None:
@@ -196,16 +121,13 @@ def test_ps_without_a_daemon_says_so(run: Run, folder: Path) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_ps_lists_daemons_that_do_not_answer_and_names_sockets_that_were_left(
-    run: Run, start: Start, folder: Path
+    run: Run, start: Start, folder: Path, release: threading.Event
 ) -> None:
-    release = threading.Event()
     start("late", 1, {"": lambda handler: release.wait(30)})
     start("odd", 2, {"": fake.raw(b"nonsense\n")})
     start("dead", 3).end()
-    try:
-        ended = run("ps")
-    finally:
-        release.set()
+
+    ended = run("ps")
 
     assert ended.code == 0
     assert [line.split()[:4] for line in ended.out.splitlines()[1:]] == [
@@ -224,7 +146,7 @@ def test_ps_on_80_columns_shows_a_whole_name_and_who_floods(
 ) -> None:
     """The name, which the other commands take, was cut to that of its dispatcher."""
     monkeypatch.setattr("dispatcher.cli.console._MOST_WIDTH", 80)
-    start("ResourceManager", 4711, flooded())
+    start("ResourceManager", 4711, fake.flooded())
 
     title, row = run("ps").out.splitlines()
 
@@ -258,7 +180,7 @@ def test_ps_prints_json_for_programs(run: Run, start: Start, folder: Path) -> No
 
 
 def test_the_warnings_of_a_degraded_daemon_are_in_its_status(run: Run, start: Start) -> None:
-    start(answers=degraded())
+    start(answers=ANSWERS["degraded"]())
 
     assert json.loads(run("status", "--json").out)["warnings"] == DEGRADED["warnings"]
 
@@ -315,6 +237,70 @@ def test_top_once_prints_a_look_as_json(run: Run, start: Start) -> None:
     assert found["queued_by_entity"] == {"items": [{"entity": "node_17", "queued": 1204}], "approximate": False}
 
 
+# -- which daemon a name, a process id or nothing means ----------------------------------------------------------------
+
+Listen = Callable[[str], None]
+
+
+@pytest.fixture
+def listen(start: Start) -> Listen:
+    """Starts daemons by their names and process ids; one that ends in `!` is gone, as after a kill."""
+
+    def daemons(texts: str) -> None:
+        for text in texts.split():
+            name, _, pid = text.rstrip("!").partition(":")
+            daemon = start(name, int(pid), fake.answers_of(pid=int(pid)))
+            if text.endswith("!"):
+                daemon.end()
+
+    return daemons
+
+
+@pytest.mark.parametrize(
+    ("daemons", "wanted", "pid"),
+    [
+        ("rm:12", (), 12),
+        ("node-manager:7 rm:12", ("node-manager",), 7),
+        ("node-manager:7 rm:12", ("12",), 12),
+        ("rm:7! rm:12", (), 12),
+        ("rm:7! rm:12", ("rm",), 12),
+    ],
+)
+def test_a_daemon_is_meant_by_its_name_or_process_id_or_as_the_only_one_that_answers(
+    daemons: str, wanted: tuple[str, ...], pid: int, listen: Listen, run: Run
+) -> None:
+    listen(daemons)
+
+    assert json.loads(run("status", "--json", *wanted).out)["process"]["pid"] == pid
+
+
+@pytest.mark.parametrize(
+    ("daemons", "wanted", "message"),
+    [
+        ("rm:7 rm:12 web:13", (), "several daemons are running: rm (7), rm (12), web (13); give one's name or"),
+        ("rm:7 rm:12 web:13", ("rm",), "several daemons are named 'rm': rm (7), rm (12); give"),
+        (
+            "rm:7 rm:12 web:13",
+            ("am",),
+            "no daemon 'am': running are rm (7), rm (12), web (13); give a name, a process id, unix:",
+        ),
+        ("", (), "no running daemon found for this user"),
+        ("", ("rm",), "no running daemon found for this user"),
+        ("", ("12",), "no running daemon found for this user"),
+        (" ".join(f"d:{number}" for number in range(1, 31)), (), "d (10), and 20 more; give"),
+    ],
+)
+def test_where_it_is_not_clear_the_message_lists_what_there_is(
+    daemons: str, wanted: tuple[str, ...], message: str, listen: Listen, run: Run
+) -> None:
+    listen(daemons)
+
+    ended = run("status", *wanted)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+
+
 # -- mistakes and broken daemons ---------------------------------------------------------------------------------------
 
 
@@ -341,16 +327,13 @@ def test_what_a_daemon_says_is_printed_escaped(command: tuple[str, ...], run: Ru
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_an_answer_that_is_late_or_nonsense_is_one_line_and_exit_code_1(
-    command: tuple[str, ...], run: Run, start: Start
+    command: tuple[str, ...], run: Run, start: Start, release: threading.Event
 ) -> None:
-    release = threading.Event()
     start("late", 1, {"": lambda handler: release.wait(30)})
     start("odd", 2, {"": fake.raw(b"nonsense\n")})
     start("half", 3, {"/process": fake.process(), "/dispatchers": fake.raw(b"")})
-    try:
-        ended = [run(*command, name) for name in ("late", "odd", "half")]
-    finally:
-        release.set()
+
+    ended = [run(*command, name) for name in ("late", "odd", "half")]
 
     for each, name in zip(ended, ("late (1)", "odd (2)", "half (3)"), strict=True):
         assert (each.code, each.out) == (1, "")
@@ -361,7 +344,6 @@ def test_an_answer_that_is_late_or_nonsense_is_one_line_and_exit_code_1(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("am",), "no daemon 'am': running are rm (4711), web (12); give a name, a process id, unix:PATH or a URL"),
         (("http://",), "http://: not a daemon's URL; "),
         (("ftp://host",), "ftp://host: not a daemon's URL; "),
         (("http://[::1",), "http://[::1: not a URL: "),
@@ -470,14 +452,11 @@ def test_a_certificate_is_trusted_by_its_authority_alone(run: Run, authority: Au
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=repr)
 def test_a_byte_now_and_then_does_not_move_the_deadline_over_tls(
-    head: bytes, run: Run, authority: Authority, tls: fake.FakeDaemon
+    head: bytes, run: Run, authority: Authority, tls: fake.FakeDaemon, release: threading.Event
 ) -> None:
-    release = threading.Event()
     tls.answers = {"": fake.dripping(head, release)}
-    try:
-        ended = run("status", tls.url, "--ca", authority.cert)
-    finally:
-        release.set()
+
+    ended = run("status", tls.url, "--ca", authority.cert)
 
     assert ended.code == 1
     assert "no answer within 0.2 s" in ended.err

@@ -19,6 +19,7 @@ import pytest
 from ....kit import until
 from ....kit.commands import COMMAND, TIMEOUT_S
 from .conftest import Start
+from .fake_daemon import FakeDaemon
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +30,8 @@ LEAVE_SCREEN = "\x1b[?1049l"
 class Terminal:
     """A command on a terminal of 80 x 24."""
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, daemon: FakeDaemon, *args: object) -> None:
+        self.daemon = daemon
         self._end, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(end)
@@ -75,7 +77,7 @@ class Terminal:
 def terminal(start: Start) -> Iterator[Terminal]:
     """`dispatcher top` on a daemon's socket, once it has drawn."""
     daemon = start()
-    made = Terminal("top", f"unix:{daemon.path}")
+    made = Terminal(daemon, "top", f"unix:{daemon.path}")
     try:
         made.read_until("LAST FAILURES")
         yield made
@@ -109,42 +111,32 @@ def test_top_ends_with_control_q(terminal: Terminal) -> None:
     assert LINE not in terminal.said
 
 
-def test_top_ends_at_once_while_the_daemon_does_not_answer(start: Start) -> None:
-    hanging, release = threading.Event(), threading.Event()
-    daemon = start()
-    terminal = Terminal("top", f"unix:{daemon.path}")
-    try:
-        terminal.read_until("LAST FAILURES")
-        daemon.answers = {"": lambda handler: hanging.set() or release.wait(60)}
-        assert hanging.wait(TIMEOUT_S)
-        terminal.press("\x03")
-        begin_s = time.monotonic()
+def test_top_ends_at_once_while_the_daemon_does_not_answer(
+    start: Start, terminal: Terminal, release: threading.Event
+) -> None:
+    hanging = threading.Event()
+    terminal.daemon.answers = {"": lambda handler: hanging.set() or release.wait(60)}
+    assert hanging.wait(TIMEOUT_S)
+    terminal.press("\x03")
+    begin_s = time.monotonic()
 
-        assert terminal.wait() == 130
-        assert time.monotonic() - begin_s < 4.0  # the request has 5 s
-    finally:
-        release.set()
-        terminal.close()
+    assert terminal.wait() == 130
+    assert time.monotonic() - begin_s < 4.0  # the request has 5 s
 
 
 @pytest.mark.parametrize("command", ["status", "stack", "top --once", "ps"])
-def test_control_c_during_a_request_is_one_line(command: str, start: Start) -> None:
-    release = threading.Event()
+def test_control_c_during_a_request_is_one_line(command: str, start: Start, release: threading.Event) -> None:
     daemon = start(answers={"": lambda handler: release.wait(60)})
     which = [] if command == "ps" else [f"unix:{daemon.path}"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*COMMAND, *command.split(), *which],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    try:
+    ) as process:
         until(lambda: daemon.asked, "a request that hangs")
         process.send_signal(signal.SIGINT)
 
         out, err = process.communicate(timeout=TIMEOUT_S)
-    finally:
-        release.set()
-        process.kill()
     assert (process.returncode, out, err) == (130, "", f"{LINE}\n")

@@ -11,15 +11,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'central-dispatcher[web]'")
 
+from dispatcher.ops import OpsDoor
+
 from ....kit import until
-from ....kit.commands import COMMAND, ROOT, TIMEOUT_S, read_until
+from ....kit.commands import TIMEOUT_S
 from ....kit.lines import assert_lines
+from ...ops.stage import keep
 from .conftest import Run
 from .screen import app_of, look_at, shown
 
@@ -52,14 +54,10 @@ class Daemon:
         assert self.process.stdout.readline() == f"{line}\n"
 
     def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
         try:
-            self.process.wait(TIMEOUT_S)
+            self.process.communicate(timeout=TIMEOUT_S)
         finally:
             self.process.kill()
-            assert self.process.stdout is not None
-            self.process.stdout.close()
 
 
 @pytest.fixture
@@ -98,32 +96,14 @@ def test_the_commands_tell_of_a_daemon_that_is_ready_fails_hangs_and_is_killed(d
     assert "no process is listening; the next daemon to start removes this socket" in listed.err
 
 
-def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path) -> None:
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder.parent)}
-    process = subprocess.Popen(
-        [*COMMAND, "run", str(ROOT / "config/resourcemanager.yaml")],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-    )
-    try:
-        read_until(process, "metrics: ")
-
-        def entity(name: str) -> Any:
-            return look_at("ResourceManager", entity=name).entity
-
-        until(lambda: not isinstance(entity("node1:45454"), str), "the node is known")
-        found, unknown = entity("node1:45454"), entity("node9:1")
-    finally:
-        process.terminate()
-        process.communicate(timeout=TIMEOUT_S)
+def test_top_shows_the_history_of_an_entity(folder: Path) -> None:
+    with OpsDoor(name="rm"):
+        keep(("node1:45454", "RMNode", "NEW", "STARTED", "RUNNING"))
+        found, unknown = (look_at("rm", entity=name).entity for name in ("node1:45454", "node9:1"))
 
     assert (found.machine, found.state) == ("RMNode", "RUNNING")
-    assert [row.what for row in found.history.items if row.from_state == "NEW"] == ["NEW -> RUNNING on STARTED"]
-    assert (
-        unknown == f"ResourceManager ({process.pid}): no entity 'node9:1' is in memory or in a journal of this process"
-    )
+    assert [row.what for row in found.history.items] == ["NEW -> RUNNING on STARTED"]
+    assert unknown == f"rm ({os.getpid()}): no entity 'node9:1' is in memory or in a journal of this process"
 
 
 def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:

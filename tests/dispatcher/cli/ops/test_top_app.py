@@ -90,6 +90,11 @@ class Screen:
     async def help(self, is_open: str) -> None:
         assert shows_help(self.app) is (is_open == "open")
 
+    async def fits(self) -> None:
+        """The help is on the screen, from its first line to its last."""
+        help = self.app.screen.query_one(Static).region
+        assert self.app.screen.region.contains_region(help), help
+
     async def connected(self) -> None:
         assert self.app.state.lost is None
 
@@ -137,7 +142,7 @@ SCRIPTS = {
     "| first NodeEventType.UPDATE | asked sort=time& | press f | first AppEventType.KILL | asked sort=failed& | press "
     "q | first NodeEventType.UPDATE | asked sort=queued&",
     "a filter works as it is typed, stays with Enter and goes with Escape; then keys are keys again": "press slash | "
-    "type KILL | shows TYPES_'KILL':_1/5 | press enter t | asked sort=time& | shows TYPES_'KILL':_1/5 | press escape "
+    "type kill | shows TYPES_'kill':_1/5 | press enter t | asked sort=time& | shows TYPES_'kill':_1/5 | press escape "
     "| shows TYPES:_5 | press slash q escape | shows TYPES:_5 | asked sort=time&",
     "an entity is asked for, shown and closed": "press e | type app_17 | press enter | shows "
     "ENTITY_app_17_(rmapp):_RUNNING #612__NEW_->_SUBMITTED_on_START | press escape | lacks ENTITY | shows "
@@ -184,17 +189,7 @@ def test_a_daemon_without_dispatchers_has_a_frame(start: Start) -> None:
 
 def test_the_help_fits_the_least_terminal(start: Start) -> None:
     """Its first and last lines were outside."""
-    app = app_of()
-    start()
-
-    async def run() -> None:
-        async with app.run_test(size=(60, 16)) as pilot:
-            await pilot.press("question_mark")
-            await pilot.pause()
-            help = app.screen.query_one(Static).region
-            assert app.screen.region.contains_region(help), help
-
-    asyncio.run(run())
+    show(start, "press question_mark | fits", size=(60, 16))
 
 
 @pytest.mark.parametrize(("script", "code"), [("press slash ctrl+c", 130), ("press ctrl+q", 0)])
