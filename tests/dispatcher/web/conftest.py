@@ -8,8 +8,11 @@ import secrets
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +243,34 @@ def ask(host: WebHost, request: str, *headers: str, body: str = "") -> tuple[int
     lines = [f"{request} HTTP/1.1", *more, *headers, "Connection: close", "", body]
     head, _, content = raw(host, "\r\n".join(lines).encode("latin-1")).partition(b"\r\n\r\n")
     return int(head.split()[1]), content.decode()
+
+
+@contextmanager
+def answering(answer: Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]) -> Iterator[int]:
+    """The port of a plain web server; `answer`: status, headers and body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, body = answer(self)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "dispatcher.audit"]
 
 
 def error_of(answer: httpx.Response) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import re
 import shutil
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import httpx
@@ -19,7 +18,7 @@ from dispatcher.web import WebHost
 
 from ...kit import TIMEOUT_S, until
 from ...kit.certificates import NEEDS_OPENSSL, Authority
-from .conftest import MakeHost, add_user
+from .conftest import MakeHost, add_user, answering
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
@@ -134,31 +133,19 @@ def test_events_come_through_nginx_as_they_are_sent(host: WebHost, alice: str, p
         assert [next(lines) for _ in range(6)] == [": still here", ""] * 3
 
 
-class SingleSignOn(http.server.BaseHTTPRequestHandler):
+def single_sign_on(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
     """As oauth2-proxy: the cookie is the user; without one, there is a page to sign in."""
-
-    def do_GET(self) -> None:
-        user = (self.headers.get("Cookie") or "").removeprefix("user=")
-        is_question = self.path == "/oauth2/auth"
-        self.send_response(401 if is_question and not user else 202 if is_question else 200)
-        self.send_header("X-Auth-Request-Email", user)
-        self.send_header("Content-Length", "0" if is_question else "7")
-        self.end_headers()
-        self.wfile.write(b"" if is_question else b"sign in")
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+    user = (request.headers.get("Cookie") or "").removeprefix("user=")
+    headers = {"X-Auth-Request-Email": user}
+    if request.path == "/oauth2/auth":
+        return 202 if user else 401, headers, b""
+    return 200, headers, b"sign in"
 
 
 @pytest.fixture
 def sign_on() -> Iterator[int]:
-    """The port of a SingleSignOn."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SingleSignOn) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with answering(single_sign_on) as port:
+        yield port
 
 
 def test_nginx_gives_the_door_the_token_of_whom_oauth2_proxy_knows(

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,11 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dispatcher import CompositeService, ConfigError, DispatcherError, Service, ServiceState
-from dispatcher.web import WebConfig, WebHost, doors
+from dispatcher.web import WebConfig, WebHost, doors, in_pieces, within
 from dispatcher.web.protocol import Peer
 
-from ...kit import TIMEOUT_S, tries, until
-from .conftest import App, MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
+from ...kit import TIMEOUT_S, until
+from .conftest import App, MakeHost, audited, by_socket, by_tcp, connect, error_of, read_to_end
 
 pytestmark = pytest.mark.long
 
@@ -208,45 +209,29 @@ def stop_timed(host: WebHost) -> float:
     return time.monotonic() - begun_s
 
 
-@pytest.mark.slow
-def test_open_streams_never_delay_a_stop(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With streams open on both doors, each stop takes less than a second; nothing is logged."""
-    for round in range(tries(8)):
-        app = App()
-        config = WebConfig(port=0, socket_path=folder / f"{round}.sock")
-        with (
-            WebHost(app.app, config) as host,
-            by_tcp(host) as tcp,
-            by_socket(host) as local,
-            tcp.stream("GET", "/events") as first,
-            local.stream("GET", "/events") as second,
-            local.stream("GET", "/silent") as third,
-        ):
-            texts = [stream.iter_text() for stream in (first, second, third)]
-            for text in texts:
-                assert next(text)
-            until(lambda app=app: app.streams == 2)
-
-            took_s = stop_timed(host)
-
-            for text in texts:
-                assert "".join(text) is not None  # the stream has come to its end, without an error
-        assert took_s < 1.0
-        assert app.streams == 0
-    assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
-
-
-def test_neither_held_nor_unread_nor_silent_clients_delay_a_stop(make_host: MakeHost, app: App) -> None:
+def test_neither_held_nor_unread_nor_silent_clients_delay_a_stop(
+    make_host: MakeHost, app: App, caplog: pytest.LogCaptureFixture
+) -> None:
     host = make_host()
     idle, halfway, unread, held = (connect(host, path) for path in ("", "", "/big", "/held"))
     halfway.sendall(b"GET /who HTTP/1.1\r\nHost: localhost\r\nX-")
     assert unread.recv(100)
-    until(lambda: app.entered)
+    with (
+        by_tcp(host) as tcp,
+        by_socket(host) as local,
+        tcp.stream("GET", "/events") as busy,
+        local.stream("GET", "/silent") as silent,
+    ):
+        texts = [stream.iter_text() for stream in (busy, silent)]
+        assert all(map(next, texts))
+        until(lambda: app.entered and app.streams)
 
-    took_s = stop_timed(host)
+        took_s = stop_timed(host)
 
-    assert took_s < MOST_S
-    assert web_threads() == []
+        assert all("".join(text) is not None for text in texts), "each stream has come to its end, without an error"
+
+    assert (took_s < MOST_S, app.streams, web_threads()) == (True, 0, [])
+    assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
     for each in (idle, halfway, unread, held):
         read_to_end(each)
         each.close()
@@ -264,7 +249,7 @@ def test_a_write_that_a_stop_leaves_unanswered_has_that_in_its_audit_line(
 
         host.stop()
 
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "dispatcher.audit"]
+    (line,) = audited(caplog)
     assert line.endswith(": the daemon stopped before the answer")
 
 
@@ -480,10 +465,6 @@ def test_nobody_answers_for_a_parent_that_has_ended(folder: Path) -> None:
 
 
 def test_a_mail_that_is_late_costs_its_request_only() -> None:
-    from concurrent.futures import Future
-
-    from dispatcher.web import within
-
     late: Future[int] = Future()
     in_time: Future[int] = Future()
     in_time.set_result(7)
@@ -498,8 +479,6 @@ def test_a_mail_that_is_late_costs_its_request_only() -> None:
 
 
 def test_long_work_gives_others_their_turn() -> None:
-    from dispatcher.web import in_pieces
-
     now_s = [0.0]
     turns = []
 

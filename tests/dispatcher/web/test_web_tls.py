@@ -38,6 +38,11 @@ def client_of(host: WebHost, ca: Authority, name: str | None = None) -> httpx.Cl
     return httpx.Client(base_url=str(host.url), verify=trust, timeout=TIMEOUT_S, trust_env=False)
 
 
+def curl(host: WebHost, ca: Authority, *options: str) -> subprocess.CompletedProcess[str]:
+    command = ["curl", "-sS", "--cacert", str(ca.cert), *options, f"{host.url}/who"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
 def test_tcp_is_https_and_the_unix_socket_is_not(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
     host = make_host(tls=tls, anonymous_role="user")
 
@@ -48,10 +53,7 @@ def test_tcp_is_https_and_the_unix_socket_is_not(make_host: MakeHost, ca: Author
         for scheme, status in (("http", 403), ("https", 200)):  # a plain page changes nothing here
             origin = f"{scheme}://127.0.0.1:{host.port}"
             assert client.delete("/who", headers={"origin": origin}).status_code == status
-    done = subprocess.run(
-        ["curl", "-sS", "--cacert", str(ca.cert), f"{host.url}/who"], capture_output=True, text=True, timeout=TIMEOUT_S
-    )
-    assert '"anonymous"' in done.stdout
+    assert '"anonymous"' in curl(host, ca).stdout
 
 
 def test_plain_http_and_old_tls_get_no_answer(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
@@ -59,13 +61,7 @@ def test_plain_http_and_old_tls_get_no_answer(make_host: MakeHost, ca: Authority
     with connect(host, "/who") as connection:
         assert b"HTTP/" not in read_to_end(connection)
 
-    done = subprocess.run(
-        ["curl", "-sS", "--tls-max", "1.1", "--cacert", str(ca.cert), f"{host.url}/who"],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == 35, done.stderr
+    assert curl(host, ca, "--tls-max", "1.1").returncode == 35
 
 
 def test_a_client_s_certificate_names_its_user(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
@@ -103,17 +99,13 @@ def test_a_user_by_certificate_has_the_role_of_its_line_and_a_token_comes_first(
         assert client.get("/who", headers={"authorization": "Bearer wrong"}).status_code == 401
 
 
-def test_with_certificates_it_may_listen_beyond_this_machine(
+def test_beyond_this_machine_it_needs_certificates_of_clients_and_not_its_own_alone(
     make_host: MakeHost, ca: Authority, tls: TLSConfig
 ) -> None:
-    host = make_host(host="0.0.0.0", tls=tls.model_copy(update={"client_ca": ca.cert}))
+    assert make_host(host="0.0.0.0", tls=tls.model_copy(update={"client_ca": ca.cert})).port
 
-    assert host.port
-
-
-def test_a_server_s_certificate_alone_is_not_enough_for_that(make_host: MakeHost, tls: TLSConfig) -> None:
     with pytest.raises(ConfigError, match=r"needs web\.tokens_file or web\.tls\.client_ca"):
-        make_host(host="0.0.0.0", tls=tls)
+        make_host(name="other", host="0.0.0.0", tls=tls)
 
 
 def test_clients_that_begin_tls_and_stop_take_no_place_and_end(
