@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args, get_origin
+from urllib.request import urlopen
 
 import yaml
 from pydantic import BaseModel
@@ -84,6 +85,13 @@ def program_lines(program: Path) -> int:
     return sum(line != "" and not line.startswith("#") for line in lines)
 
 
+PUBLIC: dict[str, list[str]] = {
+    package: table["names"]
+    for package, table in tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).items()
+}
+"""The public names of each package."""
+
+
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
@@ -111,17 +119,13 @@ def metric_families() -> dict[str, list[Any]]:
 def shown_families() -> list[Any]:
     """All families of metrics on the page, with those that the page adds to every registry."""
     from prometheus_client import CollectorRegistry
+    from prometheus_client.parser import text_string_to_metric_families
 
-    from dispatcher.metrics.page import render_page
+    from dispatcher import MetricsConfig, MetricsServer
 
-    found = [family for families in metric_families().values() for family in families]
-
-    def add(page: Any) -> bytes:
-        found.extend(page.collect())
-        return b""
-
-    render_page(CollectorRegistry(), add)
-    return found
+    with MetricsServer(MetricsConfig(), CollectorRegistry()) as server, urlopen(server.url_of("/metrics")) as page:
+        added = list(text_string_to_metric_families(page.read().decode()))
+    return [family for families in [*metric_families().values(), added] for family in families]
 
 
 def metric_names() -> set[str]:

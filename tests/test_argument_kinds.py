@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import tomllib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -15,9 +14,10 @@ import pytest
 
 from dispatcher import DispatcherError, InvalidTypeError, JournalWriter, Retry, register_metrics
 
+from .documents import PUBLIC
+
 pytestmark = pytest.mark.long
 
-PUBLIC = tomllib.loads(Path(__file__).with_name("public_names.toml").read_text("utf-8"))
 EXTRAS = {"pyspark", "pyarrow", "starlette", "uvicorn", "jinja2", "psycopg"}
 MADE_BY_US = {"DispatcherView", "RMApp", "RMAppAttempt", "RMContainer", "RMNode", "ResultCache", "JsonText"}
 """Classes that users are given, or derive from, and a str."""
@@ -29,7 +29,7 @@ class Wrong:
     """Of a kind that nothing takes."""
 
 
-CALLABLES = [(package, name) for package, table in PUBLIC.items() for name in table["names"]]
+CALLABLES = [(package, name) for package, names in PUBLIC.items() for name in names]
 
 
 @pytest.mark.parametrize(("package", "name"), CALLABLES)

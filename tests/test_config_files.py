@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import runpy
 import tomllib
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import yaml
 
 from dispatcher import load_config
-from dispatcher.config import configure_logging
 from statemachines.resourcemanager import ResourceManagerConfig
 
 from .documents import config_fields, shown_families
@@ -52,11 +52,12 @@ def test_every_key_of_a_node_is_described() -> None:
     assert all(name in text for name in node_model.model_fields)
 
 
-def test_the_logging_configuration_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logging_configuration_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("logging.config.dictConfig", seen.append)
+    (tmp_path / "rm.yaml").write_text("workload: nowhere\n")
 
-    configure_logging(CONFIG / "logging.yaml")
+    run_here("run", tmp_path / "rm.yaml", "--logging", CONFIG / "logging.yaml")
 
     assert seen[0]["root"]["level"] == "INFO"
 

@@ -6,19 +6,14 @@ import ast
 import importlib
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from .documents import PAGES, ROOT, examples_of, module_for, name_of, pages_with, run_examples
+from .documents import PAGES, PUBLIC, ROOT, examples_of, module_for, name_of, pages_with, run_examples
 
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 MOST_README_LINES = 120
-PUBLIC = {
-    package: table["names"]
-    for package, table in tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).items()
-}
 
 
 @pytest.mark.parametrize("page", pages_with("python"), ids=name_of)

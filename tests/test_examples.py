@@ -8,14 +8,13 @@ import json
 import re
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from statemachines.resourcemanager import Replay
@@ -189,15 +188,10 @@ def test_the_http_service_refuses_calls_that_come_too_fast_and_says_when_to_come
     with example("http_enrichment") as http_enrichment:
         service = http_enrichment.UserService(calls_per_s=0.001, latency_s=0, fails_every=1000)
         with service.serving():
-            with urllib.request.urlopen(f"{service.url}/users/7", timeout=TIMEOUT_S) as answer:
-                user = json.load(answer)
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(f"{service.url}/users/7", timeout=TIMEOUT_S)
-            refused.value.close()
+            user, refused = (httpx.get(f"{service.url}/users/7", timeout=TIMEOUT_S) for _ in range(2))
 
-    assert user == {"name": "user 7", "country": "DE"}
-    assert refused.value.status == 429
-    assert refused.value.headers["Retry-After"] == "1"
+    assert user.json() == {"name": "user 7", "country": "DE"}
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
 
 
 @pytest.mark.parametrize("page", pages_with("python spark"), ids=name_of)

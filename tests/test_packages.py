@@ -7,26 +7,22 @@ import importlib
 import inspect
 import subprocess
 import sys
-import tomllib
 from enum import Enum
 from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 
+from .documents import PUBLIC, ROOT
+
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).parents[1]
 TOP_PACKAGES = ("dispatcher", "statemachines", "pipeline")
 PACKAGES = [
     ".".join(init.parent.relative_to(ROOT).parts)
     for package in TOP_PACKAGES
     for init in sorted((ROOT / package).rglob("__init__.py"))
 ]
-PUBLIC = {
-    package: table["names"]
-    for package, table in tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).items()
-}
 EXTRAS = {
     "pyspark",
     "pyarrow",

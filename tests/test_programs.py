@@ -7,14 +7,13 @@ import resource
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import IO
 
+import httpx
 import pytest
 
 from dispatcher import JournalWriter
@@ -100,12 +99,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def ask(url: str, method: str = "GET") -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=TIMEOUT_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    answer = httpx.request(method, url, timeout=TIMEOUT_S)
+    return answer.status_code, answer.text
 
 
 @pytest.mark.parametrize("name", ORDERS)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+import httpx
 import pytest
 
 from .kit.commands import ROOT, TIMEOUT_S, read_until
@@ -45,11 +43,6 @@ def live(*options: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-        return json.load(answer)
-
-
 def test_it_shows_a_cluster_at_work_and_ctrl_c_ends_it() -> None:
     with live("--port", "0") as process:
         pages = read_until(process, "pages: ")
@@ -58,11 +51,10 @@ def test_it_shows_a_cluster_at_work_and_ctrl_c_ends_it() -> None:
         running: dict[str, int] = {}
         deadline = time.monotonic() + TIMEOUT_S
         while not running.get("RUNNING") and time.monotonic() < deadline:
-            machines = get(f"{base}/ops/v1/machines")["items"]
+            machines = httpx.get(f"{base}/ops/v1/machines").json()["items"]
             running = next((each["entities"] for each in machines if each["machine"] == "RMContainer"), {})
-        info = get(f"{base}/ws/v1/cluster/info")["clusterInfo"]
-        with urllib.request.urlopen(pages, timeout=TIMEOUT_S) as answer:
-            page = answer.read().decode()
+        info = httpx.get(f"{base}/ws/v1/cluster/info").json()["clusterInfo"]
+        page = httpx.get(pages).text
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         out, err = process.communicate(timeout=TIMEOUT_S)
 

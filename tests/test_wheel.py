@@ -71,18 +71,12 @@ def test_the_wheel_holds_the_packages_and_the_examples_and_nothing_else(wheel: P
     assert {name for name in names if name.suffix in DATA} == data
 
 
-def test_the_installed_command_prints_an_example(installed: Path) -> None:
+def test_the_installed_command_has_the_examples_and_the_version_of_its_wheel(installed: Path, wheel: Path) -> None:
     shown = run_installed(installed, "config", "show", "replay")
 
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout == (CONFIG / "replay.yaml").read_text(encoding="utf-8")
-
-
-def test_the_installed_command_lists_the_examples(installed: Path) -> None:
     assert run_installed(installed, "config", "list").stdout.split() == ALL_EXAMPLES
-
-
-def test_the_installed_command_has_the_version_of_its_wheel(installed: Path, wheel: Path) -> None:
     assert run_installed(installed, "--version").stdout == f"dispatcher {wheel.name.split('-')[1]}\n"
 
 

@@ -1,4 +1,4 @@
-"""What users write, and type checkers accept: see test_typing.py."""
+"""What users write, and type checkers accept: see test_user_typing.py."""
 
 from __future__ import annotations
 

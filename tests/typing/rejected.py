@@ -1,4 +1,4 @@
-"""Mistakes that type checkers find: each line that ends with `# error`, and no other. See test_typing.py."""
+"""Mistakes that type checkers find: each line that ends with `# error`, and no other. See test_user_typing.py."""
 
 from __future__ import annotations
 
