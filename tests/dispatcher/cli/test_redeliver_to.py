@@ -15,13 +15,13 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher
+from dispatcher import DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher
 from dispatcher.ops import OpsConfig, OpsDoor
 from dispatcher.web import WebConfig
 
 from ...kit.commands import Ended, run_here
 from ..ops.shop import running_shop
-from .letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, fail, leave_letters, leave_partitioned_letters
+from .letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, leave_letters, leave_partitioned_letters
 from .ops import fake_daemon as fake
 
 pytestmark = pytest.mark.long
@@ -114,33 +114,6 @@ def test_letters_of_dispatchers_that_the_daemon_no_longer_has_are_named_and_the_
     assert (some.code, some.out) == (1, f"{20 - count} events posted, {count} rejected, 0 left\n")
     reason = f"{door}: no dispatcher {gone}"
     assert some.err.startswith(f"{place}/1: {reason}\n{place}/2: {reason}\n")
-
-
-def test_one_that_cannot_be_posted_is_named_and_the_others_are_posted(tmp_path: Path, door: Path) -> None:
-    def key_of(event: OrderEvent) -> None:
-        if not fails and event.entity == "o2":
-            raise KeyError("no key")
-
-    def handle(event: OrderEvent) -> None:
-        if fails:
-            fail(event)
-        handled.append(event.entity)
-
-    fails, handled = [True], list[str]()
-    dispatcher = AsyncDispatcher(name="shop", dead_letters=tmp_path)
-    dispatcher.register(Order, handle, events=OrderEvent, coalesce_by=key_of)
-    with dispatcher:
-        for entity in ("o1", "o2", "o3"):
-            assert dispatcher.post(OrderEvent(Order.PLACED, entity))
-        assert dispatcher.await_drained(WAIT_S)
-        fails.clear()
-
-        done = redeliver(tmp_path, door)
-
-        assert (done.code, done.out) == (1, "2 events posted, 1 rejected, 0 left\n")
-        assert done.err == "2: KeyError: 'no key'\n"
-        assert dispatcher.await_drained(WAIT_S)
-    assert handled == ["o1", "o3"]
 
 
 def test_what_finds_no_room_stays(tmp_path: Path, door: Path) -> None:
