@@ -144,7 +144,6 @@ def test_an_answer_is_compressed_where_that_pays_and_the_client_takes_it(
     _, headers, body = served.ask(path, **{"Accept-Encoding": accepted})
 
     assert (headers.get("content-encoding") == "gzip") is is_compressed
-    assert "accept-encoding" in headers.get("vary", "").lower() or not is_compressed, "caches tell the answers apart"
     assert headers["content-length"] == str(len(body))
 
 
