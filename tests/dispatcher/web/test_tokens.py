@@ -178,6 +178,7 @@ def test_with_a_file_the_line_goes_there(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (["a b", "--role", "view"], "token name 'a b': use up to 100 letters, digits and . _ @ + -"),
+        *(([name, "--role", "view"], "use up to 100 letters") for name in ("", "a\nb", "\u00e9", "x" * 101, "a/b")),
         (["alice", "--role", "view", "--file", "{folder}"], "{folder}"),
         (["alice", "--role", "view", "--file", "{folder}/no/such"], "{folder}/no/such: No such file or directory"),
     ],
