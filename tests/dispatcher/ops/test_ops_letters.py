@@ -67,6 +67,8 @@ def test_each_look_agrees_with_a_whole_reading_over_restarts(client: Client, fol
             DeadLetters(folder).discard([2 * run + 1])
             assert numbers(client)[::-1] == [each.number for each in DeadLetters(folder)]
             assert client.json(LETTERS)["damage"] == []
+    one = letter_folders.LetterFolder(folder)
+    assert one.read() is one.read(), "nothing has changed"
 
 
 def test_another_folder_in_its_place_is_read_from_its_beginning(client: Client, folder: Path) -> None:

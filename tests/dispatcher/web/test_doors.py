@@ -121,10 +121,13 @@ def test_a_door_whose_queue_of_connections_is_full_is_not_stale(runtime: Path) -
             each.close()
 
 
-def test_in_a_folder_of_the_user_s_choice_stale_sockets_of_other_programs_stay(folder: Path) -> None:
-    other = stale(folder / "editor-4194303.sock")
+def test_in_a_folder_of_the_user_s_choice_a_killed_daemon_s_socket_is_taken_over_and_those_of_others_stay(
+    folder: Path,
+) -> None:
+    other, own = stale(folder / "editor-4194303.sock"), stale(folder / "fixed.sock")
 
-    with doors.listen_at(folder / "fixed.sock", 8):
+    with doors.listen_at(own, 8):
+        assert doors.is_answering(own)
         assert other.exists()
 
 
