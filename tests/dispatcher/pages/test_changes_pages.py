@@ -15,10 +15,11 @@ from dispatcher import DeadLetters, ServiceState
 from dispatcher.ops import OpsConfig, OpsDoor, ops_app
 from dispatcher.web import WebConfig
 
+from ...kit import until
 from ...kit.scenarios import play
-from ..ops.client import ENTITIES_ONLY
+from ..ops.client import ENTITIES_ONLY, WAIT_S, hanging
 from ..ops.shop import Shop
-from .letter_pages import OWN_PAGE, ShopPages, Visitor
+from .letter_pages import OWN_PAGE, ShopPages, Visitor, text_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -53,9 +54,7 @@ SCENARIOS = {
     "/changes/discard?dispatcher=shop&letter=1 | sees /changes tester_discard_shop_1",
     "a scheduled post is cancelled": "schedule daily kept | ask /changes/cancel?dispatcher=shop&key=daily | told "
     "daily_cancelled -> scheduled kept",
-    "the page of a dispatcher leads to its stop, and its end is told": "mend -> @/dispatcher/shop@/changes "
-    "/changes/stop?dispatcher=shop | sees /changes/stop?dispatcher=shop shop_will_reject_posts_from_now_on | ask "
-    "/changes/stop?dispatcher=shop | told shop_stopp",
+    "the page of a dispatcher leads to its stop": "mend -> @/dispatcher/shop@/changes /changes/stop?dispatcher=shop",
 }
 
 
@@ -76,6 +75,21 @@ def test_of_a_dispatcher_that_has_stopped_nothing_is_asked_and_nothing_changed(b
 
     assert (answer.status_code, shop.letters()) == (409, ["o1"])
     assert "shop: is STOPPED" in answer.text
+
+
+def test_a_dispatcher_is_stopped_and_its_end_is_told(browser: Visitor) -> None:
+    with hanging("shop") as shop, hanging("other") as other:
+        shop.hang()
+        question = text_of(browser.page("/changes/stop?dispatcher=shop"))
+        told = browser.answer_question("/changes/stop?dispatcher=shop").headers["location"]
+
+        assert "shop will reject posts from now on" in question
+        until(lambda: shop.dispatcher.state is ServiceState.STOPPED)
+        assert "shop stopping" in text_of(browser.page(told))
+        shop.release.set()
+        assert shop.dispatcher.wait_for_service_to_stop(WAIT_S)
+        assert "shop stopped" in text_of(browser.page(told))
+        assert other.dispatcher.in_state(ServiceState.STARTED)
 
 
 # -- who may, and from where -------------------------------------------------------------------------------------------
