@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from dispatcher import DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher
+from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher
 from dispatcher.ops import OpsConfig, OpsDoor
 from dispatcher.web import WebConfig
 
@@ -114,6 +114,22 @@ def test_letters_of_dispatchers_that_the_daemon_no_longer_has_are_named_and_the_
     assert (some.code, some.out) == (1, f"{20 - count} events posted, {count} rejected, 0 left\n")
     reason = f"{door}: no dispatcher {gone}"
     assert some.err.startswith(f"{place}/1: {reason}\n{place}/2: {reason}\n")
+
+
+def test_one_that_cannot_be_posted_is_named_and_the_others_are_posted(tmp_path: Path, door: Path) -> None:
+    def key_of(event: OrderEvent) -> None:
+        if event.entity == "o2":
+            raise KeyError("no key")
+
+    leave_letters(tmp_path, *(OrderEvent(Order.PLACED, entity) for entity in ("o1", "o2", "o3")))
+    dispatcher, handled = AsyncDispatcher(name="shop", dead_letters=tmp_path), []
+    dispatcher.register(Order, lambda event: handled.append(event.entity), events=OrderEvent, coalesce_by=key_of)
+    with dispatcher:
+        done = redeliver(tmp_path, door)
+        assert dispatcher.await_drained(WAIT_S)
+
+    assert (done.code, done.out, done.err) == (1, "2 events posted, 1 rejected, 0 left\n", "2: KeyError: 'no key'\n")
+    assert (handled, left_in(tmp_path).count("\n")) == (["o1", "o3"], 1)
 
 
 def test_what_finds_no_room_stays(tmp_path: Path, door: Path) -> None:
