@@ -126,13 +126,17 @@ def test_the_stream_has_numbers_and_failures(client: httpx.Client, central: Hang
     assert (failure["dispatcher"], failure["entity"], failure["error_class"]) == ("central", "job 1", "ValueError")
 
 
-def test_a_log_level_is_set_through_the_door_and_restored_by_its_stop(folder: Path) -> None:
+def test_a_log_level_is_set_through_the_door_with_one_audit_line_and_restored_by_its_stop(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     logger = logging.getLogger("tests.ops.door")
     with OpsDoor(OpsConfig(control=True), at(folder)) as door, connect(door) as client:
         response = client.post("/log-level", json={"logger": logger.name, "level": "DEBUG", "for_s": 600})
         assert (response.status_code, logger.level) == (200, logging.DEBUG)
 
     assert logger.level == logging.NOTSET
+    [line] = [record.getMessage() for record in caplog.records if record.name == "dispatcher.audit"]
+    assert "OPERATION=log level DEBUG for 600 s\tTARGET=tests.ops.door\tRESULT=SUCCESS" in line
 
 
 def test_a_daemon_is_not_ready_once_a_part_of_it_has_stopped(folder: Path) -> None:
