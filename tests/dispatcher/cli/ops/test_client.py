@@ -110,6 +110,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         (body(b"", "302 Found"), "HTTP 302: no reason given"),
         (body(b'{"error": "8 such requests are in flight"}', "429 No"), "HTTP 429: 8 such requests are in flight"),
         (body(b'{"error": ["\\u001b"]}', "503 No"), "HTTP 503"),
+        (body(b'"text"', "503 No"), 'HTTP 503: "text"'),
         (body(b" " * (16 * 1024 * 1024 + 1)), "an answer of more than 16 MiB"),
         # `http.client` read a chunk of the size -1 to the end of the connection, however much came.
         (fake.raw(CHUNKED + b"-1\r\n" + b" " * (17 * 1024 * 1024)), "an answer of more than 16 MiB"),

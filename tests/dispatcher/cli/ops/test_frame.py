@@ -85,6 +85,7 @@ FRAMES = {
         lambda: Top(fake.calm()), "enlarge to 60 x 16 (now 59 x 16)", size=(59, 16)
     ),
     "a narrow terminal says how to quit": Shown(lambda: Top(fake.calm()), "|^C quit", size=(60, 16)),
+    "a very narrow one too": Shown(lambda: Top(fake.calm()), "|^C quit", size=(20, 5)),
     "a calm daemon is ready and runs nothing": Shown(
         lambda: Top(fake.calm()),
         "|resourcemanager pid 4711 up 3 d 4 h / ready| / > central STARTED 0 / |RUNNING on central: nothing|",

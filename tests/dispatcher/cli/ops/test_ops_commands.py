@@ -282,8 +282,9 @@ def test_a_daemon_is_meant_by_its_name_or_process_id_or_as_the_only_one_that_ans
         (
             "rm:7 rm:12 web:13",
             ("am",),
-            "no daemon 'am': running are rm (7), rm (12), web (13); give a name, a process id, unix:",
+            "no daemon 'am': running are rm (7), rm (12), web (13); give a name, a process id, unix:PATH or a URL",
         ),
+        ("rm:7!", (), "rm (7): no process is listening there; the daemon has stopped or is still starting"),
         ("", (), "no running daemon found for this user"),
         ("", ("rm",), "no running daemon found for this user"),
         ("", ("12",), "no running daemon found for this user"),
