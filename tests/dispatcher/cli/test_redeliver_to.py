@@ -122,7 +122,8 @@ def test_one_that_cannot_be_posted_is_named_and_the_others_are_posted(tmp_path: 
             raise KeyError("no key")
 
     leave_letters(tmp_path, *(OrderEvent(Order.PLACED, entity) for entity in ("o1", "o2", "o3")))
-    dispatcher, handled = AsyncDispatcher(name="shop", dead_letters=tmp_path), []
+    handled: list[str] = []
+    dispatcher = AsyncDispatcher(name="shop", dead_letters=tmp_path)
     dispatcher.register(Order, lambda event: handled.append(event.entity), events=OrderEvent, coalesce_by=key_of)
     with dispatcher:
         done = redeliver(tmp_path, door)
