@@ -1,4 +1,4 @@
-"""The tutorials do what they say, in a fresh folder; the examples of the how-to pages run. Spark's: see its tests."""
+"""The tutorials and the how-to pages do what they say, in a fresh folder. Those for Spark: see its tests."""
 
 from __future__ import annotations
 

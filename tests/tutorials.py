@@ -38,6 +38,8 @@ ON_SPARK = ("what-if",)
 TIMEOUT_S = 120.0
 PORTS = ("9464", "8000", "8080")
 """The ports in the tutorials. Another one takes the place of each, which is free."""
+SHORTER = {"time.sleep(5)": "time.sleep(2)", "drain_timeout_s=5": "drain_timeout_s=1"}
+"""What a reader may wait for, and a test need not."""
 NOTICE = re.compile(r"(\[\d+\][+-]?|bash: line \d+:| ) +(\d+ )?(Done|Exit|Killed|Terminated)\b.*|INFO:  .*")
 """What a shell prints about its jobs, and uvicorn about requests. A page may leave it out."""
 
@@ -73,10 +75,10 @@ def needs(page: Path) -> list[str]:
 
 def follow(page: Path, folder: Path, commands: Path | None = None) -> None:
     """Do what the page says, in a folder; `commands`: a folder whose programs take the place of those on the PATH."""
-    ports = {port: str(free_port()) for port in PORTS}
+    others = SHORTER | {port: str(free_port()) for port in PORTS}
     with Terminal(folder, commands) as terminal:
         for block in blocks_of(page):
-            text = re.sub("|".join(PORTS), lambda found: ports[found[0]], block.text)
+            text = re.sub("|".join(map(re.escape, others)), lambda found: others[found[0]], block.text)
             if block.language == "console":
                 for command, printed in commands_in(text):
                     terminal.type(command, printed)
