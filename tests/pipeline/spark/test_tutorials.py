@@ -1,4 +1,4 @@
-"""The tutorials and the how-to pages for Spark do what they say."""
+"""The tutorials for Spark do what they say."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ...documents import PAGES, examples_of, module_for, run_examples
+from ...documents import examples_of, module_for
 from ...test_examples import imported
-from ...test_tutorials import SHORT_PAGES, name_of
+from ...test_tutorials import name_of
 from ...tutorials import ON_SPARK, TUTORIALS, follow, follow_here
 
 if TYPE_CHECKING:
@@ -26,17 +26,6 @@ def test_a_tutorial_prints_what_it_says(page: Path, spark: SparkSession) -> None
 
     with imported(module):
         follow_here(page, module)
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in SHORT_PAGES if page not in PAGES and examples_of(page, "python spark")], ids=name_of
-)
-def test_the_examples_of_a_page_run(page: Path, spark: SparkSession) -> None:
-    module = module_for(page)
-    module.__dict__["spark"] = spark
-
-    with imported(module):
-        run_examples(page, "python spark", module)
 
 
 @pytest.fixture
