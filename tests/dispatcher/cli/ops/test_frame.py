@@ -16,7 +16,12 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\n\r\x7f\x9b31m\u202e[red]\U000e0041"
 CLOCK = time.strftime("%H:%M:%S", time.localtime(fake.NOW_MS / 1000))
 
 
-@pytest.mark.parametrize("answers", [fake.calm, fake.flooded, fake.hanging, fake.failing])
+def many_types() -> fake.Answers:
+    names = [f"Workload{number}EventType.STEP_{number}_OF_A_LONG_CHAIN" for number in range(12)]
+    return with_types(*(types(name, 2000.0, 0.02) for name in names))
+
+
+@pytest.mark.parametrize("answers", [fake.calm, fake.flooded, fake.hanging, fake.failing, many_types])
 @pytest.mark.parametrize("size", [(80, 24), (60, 16), (200, 60), (81, 17), (10, 3)])
 def test_every_line_has_the_width_of_the_screen(answers: Any, size: tuple[int, int]) -> None:
     Top(answers()).frame(*size)
@@ -79,6 +84,7 @@ class Shown(NamedTuple):
 
 
 PING = {"at": 0, "seq": 7, "from_state": "", "event_type": "PING", "to_state": None, "valid": True}
+NEARLY_FULL = {"size": 96_412, "capacity": 100_000, "policy": "reject", "oldest_wait_s": 4.21}
 LONG_NAMES = ("ResourceManager", "ResourceManager-scheduler", "ResourceManager-store")
 FRAMES = {
     "a screen that is too small says how large it has to be": Shown(
@@ -149,6 +155,9 @@ FRAMES = {
     ),
     "the entities that flood the queue are named": Shown(
         lambda: queued_by_entity(approximate=False), "|queued: node_17 80,011, node_3 12, ", size=(120, 24)
+    ),
+    "a queue with a bound has its capacity": Shown(
+        lambda: Top(fake.answers_of(fake.numbers(queue=NEARLY_FULL))), "capacity 100k (reject)", size=(120, 24)
     ),
     "an estimate of them says so": Shown(
         lambda: queued_by_entity(approximate=True), "|queued, about: node_17 80,011, node_3 12, ", size=(120, 24)
