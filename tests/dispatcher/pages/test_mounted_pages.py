@@ -16,6 +16,7 @@ from starlette.routing import Mount
 
 from dispatcher import AsyncDispatcher
 from dispatcher.ops import OpsConfig, ops_app
+from dispatcher.web.plain_answers import Refusal
 
 from ..ops.client import WAIT_S, Client, Hanging, Job, hanging
 
@@ -147,7 +148,14 @@ def test_sampled_stacks_are_folded_and_taken_for_the_page_alone(central: Hanging
     assert "hang_here" in text
 
 
-def test_a_page_that_cannot_be_made_now_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [(RuntimeError, ["can't start new thread"]), (Refusal, [429, "8 such requests are in flight"])],
+    ids=["without a thread", "among too many"],
+)
+def test_a_page_that_cannot_be_made_now_is_not_gone(
+    failure: type[Exception], said: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where too many clients asked at once, each was told that the daemon no longer had what its page showed."""
     monkeypatch.setattr("dispatcher.pages.site.TICK_S", 0.0)
     start, fails, kept = threading.Thread.start, [True], [AsyncDispatcher(name="brief")]
@@ -156,7 +164,7 @@ def test_a_page_that_cannot_be_made_now_is_not_gone(monkeypatch: pytest.MonkeyPa
     def start_later(thread: threading.Thread) -> None:
         if fails:
             fails.clear()
-            raise RuntimeError("can't start new thread")
+            raise failure(*said)
         start(thread)
 
     async def follow() -> None:
