@@ -15,13 +15,10 @@ from statemachines.resourcemanager import (
     Caller,
     LaunchContext,
     Resource,
-    ResourceManager,
     ResourceManagerConfig,
 )
 
-from ....kit import until
-from ..builders import NODE
-from ..inner import SIGNALS, AdminService, ClientRMService, InvalidRequestError, NodesListManager, QueueACLs
+from ..inner import SIGNALS, ClientRMService, InvalidRequestError, QueueACLs
 from .desk import TIMEOUT_S, Desk, HandlerThread
 
 OWNER, FRIEND, QUEUE_ADMIN = Caller("ann"), Caller("carl", frozenset({"friends"})), Caller("quinn")
@@ -91,53 +88,7 @@ def test_strangers_change_nothing(desk: Desk, clients: ClientRMService, app_id: 
     assert desk.context.apps[app_id].submission is submission
 
 
-@pytest.mark.parametrize(
-    ("caller", "diagnostics", "said"),
-    [
-        (OWNER, "", "killed by user ann"),
-        (OWNER, "too slow", "killed by user ann: too slow"),
-        (None, "", "killed by its user"),
-        (None, "too slow", "too slow"),
-    ],
-)
-def test_kill_says_by_whom(
-    desk: Desk, clients: ClientRMService, app_id: str, caller: Caller | None, diagnostics: str, said: str
-) -> None:
-    clients.force_kill_application(app_id, diagnostics, caller=caller)
-
-    assert [event.diagnostics for event in desk.posted.events] == [said]
-
-
-def test_application_that_ended_is_not_killed_for_strangers_either(desk: Desk, clients: ClientRMService) -> None:
-    app = desk.app("FINISHED", user="ann", queue="a")
-
-    with pytest.raises(AccessDeniedError):
-        clients.force_kill_application(app.entity, caller=STRANGER)
-
-
-def test_unknown_application_is_unknown_to_everyone(clients: ClientRMService) -> None:
-    with pytest.raises(ApplicationNotFoundError):
-        clients.force_kill_application("application_0_0009", caller=STRANGER)
-
-
-def test_move_needs_the_right_to_submit_to_the_target(desk: Desk, clients: ClientRMService, app_id: str) -> None:
-    with pytest.raises(
-        AccessDeniedError,
-        match=r"User quinn cannot submit applications to target queue or the target queue doesn't exist: root\.c while",
-    ):
-        clients.move_application_across_queues(app_id, "root.c", caller=QUEUE_ADMIN)
-
-    assert desk.desk_scheduler.moved == []
-
-
 # -- submissions ------------------------------------------------------------------------------------------------------
-
-
-def test_submission_is_its_caller_s(desk: Desk, clients: ClientRMService) -> None:
-    app_id = clients.submit_application(SUBMISSION, caller=OWNER)
-    own = clients.submit_application(SUBMISSION)
-
-    assert [desk.context.apps[id].submission.user for id in (app_id, own)] == ["ann", "mallory"]
 
 
 @pytest.mark.parametrize("id", [None, "application_0_0042"])
@@ -146,15 +97,6 @@ def test_queue_refuses_those_who_may_not_submit_to_it(desk: Desk, clients: Clien
 
     with pytest.raises(AccessDeniedError, match=f"User eve does not have permission to submit {shown} to queue root.b"):
         clients.submit_application(SUBMISSION._replace(queue="root.b", application_id=id), caller=STRANGER)
-
-    assert (desk.context.apps, desk.posted.events) == ({}, [])
-
-
-def test_queue_that_cannot_take_an_application_refuses_a_caller_at_once(desk: Desk, clients: ClientRMService) -> None:
-    desk.desk_scheduler.why_refused = "queue nowhere does not exist"
-
-    with pytest.raises(InvalidRequestError, match="application_0_0001 cannot be submitted: queue nowhere does not"):
-        clients.submit_application(SUBMISSION._replace(queue="nowhere"), caller=OWNER)
 
     assert (desk.context.apps, desk.posted.events) == ({}, [])
 
@@ -185,22 +127,6 @@ def test_refusals_are_in_the_future(desk: Desk, clients: ClientRMService, handle
     assert (desk.context.apps, desk.posted.events) == ({}, [])
 
 
-@pytest.mark.parametrize(
-    ("tags", "problem"),
-    [
-        (tuple(f"t{number}" for number in range(11)), "Too many applicationTags: 11; the maximum is 10"),
-        (("x" * 101,), "Tag x{100}... is too long: it has 101 characters; the maximum is 100"),
-        (("größe",), r"A tag can only have printable ASCII characters. Invalid tag: 'gr\\xf6\\xdfe'"),
-        (("a\nb",), "A tag can only have printable ASCII"),
-    ],
-)
-def test_tags_have_yarn_s_limits(desk: Desk, clients: ClientRMService, tags: tuple[str, ...], problem: str) -> None:
-    with pytest.raises(InvalidRequestError, match=problem):
-        clients.submit_application(SUBMISSION._replace(tags=tags))
-
-    assert (desk.context.apps, desk.posted.events) == ({}, [])
-
-
 def test_tags_and_type_are_kept_as_yarn_keeps_them(desk: Desk, clients: ClientRMService) -> None:
     tags = ("Nightly", "nightly ", "x" * 100, *(f"t{number}" for number in range(8)))
     app_id = clients.submit_application(SUBMISSION._replace(tags=tags, application_type="T" * 30))
@@ -215,56 +141,4 @@ def test_tags_and_type_are_kept_as_yarn_keeps_them(desk: Desk, clients: ClientRM
 # -- administrators ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda admin, caller: admin.refresh_nodes(["node1"], caller=caller),
-        lambda admin, caller: admin.recommission(["node1"], caller=caller),
-        lambda admin, caller: admin.update_node_resource(NODE, Resource(1, 1), caller=caller),
-        lambda admin, caller: admin.replace_labels_on_node(NODE, "gpu", caller=caller),
-    ],
-)
-def test_nodes_are_changed_by_administrators_only(desk: Desk, change: Callable[[AdminService, Caller], Any]) -> None:
-    desk.node("RUNNING")
-    admin = AdminService(desk.context, NodesListManager(desk.context))
-
-    with pytest.raises(AccessDeniedError, match="User quinn doesn't have permission to call"):
-        change(admin, QUEUE_ADMIN)
-    assert desk.posted.events == []
-    change(admin, ADMIN)
-
-
 # -- with a resource manager ------------------------------------------------------------------------------------------
-
-
-def test_refusals_of_a_running_resource_manager_leave_no_trace() -> None:
-    config = ResourceManagerConfig.model_validate(
-        {
-            "metrics": {"enabled": False},
-            "scheduler": {
-                "kind": "capacity",
-                "queues": [
-                    {"name": "open", "capacity": 50, "maximum_applications": 1},
-                    {"name": "closed", "capacity": 50, "state": "STOPPED", "acl_submit_applications": "ann"},
-                ],
-            },
-        }
-    )
-    refused: list[tuple[ApplicationSubmission, Caller, type[Exception], str]] = [
-        (SUBMISSION._replace(queue="nowhere"), OWNER, InvalidRequestError, "queue nowhere does not exist; queues that"),
-        (SUBMISSION._replace(queue="root"), OWNER, InvalidRequestError, "queue root is a parent queue"),
-        (SUBMISSION._replace(queue="closed"), OWNER, InvalidRequestError, "queue root.closed is stopped"),
-        (SUBMISSION._replace(queue="open"), OWNER, InvalidRequestError, "queue root.open already has 1 application"),
-        (SUBMISSION._replace(queue="open", node_label="gpu"), OWNER, InvalidRequestError, "queue root.open"),
-    ]
-    with ResourceManager(config) as manager:
-        first = manager.clients.submit_application(SUBMISSION._replace(queue="open"), TIMEOUT_S, caller=OWNER)
-
-        until(lambda: manager.clients.get_application_report(first).state == "ACCEPTED", "its acceptance")
-        answers = [manager.clients.submit_application_later(each[0], caller=each[1]) for each in refused]
-        errors = [answer.exception(TIMEOUT_S) for answer in answers]
-        known = [report.application_id for report in manager.clients.get_applications()]
-
-    assert [type(error) for error in errors] == [each[2] for each in refused]
-    assert all(problem in str(error) for error, (_, _, _, problem) in zip(errors, refused, strict=True))
-    assert known == [first]

@@ -8,6 +8,7 @@ import pytest
 
 from statemachines.resourcemanager import Resource
 
+from ..builders import MASTER, NODE
 from ..inner import ClientRMService, WaitCause, WaitingAsk, WaitReason
 from .desk import Desk
 
@@ -34,14 +35,32 @@ def test_first_ask_speaks_for_the_application(desk: Desk, clients: ClientRMServi
     assert (report.sentence, report.asks, report.as_of_ms) == ("no node has 1 MB free", tuple(ASKS), 9)
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "FINISHED", "FAILED", "KILLED", "KILLING", "FINISHING"])
-def test_application_without_asks_waits_for_nothing(desk: Desk, clients: ClientRMService, state: str) -> None:
-    assert sentence(clients, desk.app(state)) is None
+SENTENCES = {
+    **dict.fromkeys(("RUNNING", "FINISHED", "FAILED", "KILLED", "KILLING", "FINISHING"), None),
+    **dict.fromkeys(("NEW", "NEW_SAVING"), "its submission is being stored"),
+}
+OF_ATTEMPTS = {
+    **dict.fromkeys(
+        ("ALLOCATED", "LAUNCHED"), f"its master has container {MASTER} on node {NODE} and has not registered yet"
+    ),
+    # It was said to wait for the scheduler, which had taken it long before.
+    **dict.fromkeys(("FINAL_SAVING", "LAUNCHED_UNMANAGED_SAVING"), "the state of its attempt is being stored"),
+}
 
 
-@pytest.mark.parametrize("state", ["NEW", "NEW_SAVING"])
-def test_submission_is_stored_first(desk: Desk, clients: ClientRMService, state: str) -> None:
-    assert sentence(clients, desk.app(state)) == "its submission is being stored"
+@pytest.mark.parametrize(
+    ("machine", "state", "said"),
+    [
+        *(("RMApp", *row) for row in SENTENCES.items()),
+        *(("RMAppAttempt", *row) for row in OF_ATTEMPTS.items()),
+    ],
+)
+def test_without_asks_the_state_says_why_it_waits(
+    desk: Desk, clients: ClientRMService, machine: str, state: str, said: str | None
+) -> None:
+    made = desk.make(machine, state)
+
+    assert sentence(clients, made if machine == "RMApp" else made.app) == said
 
 
 def test_stopped_queue_is_named_until_the_scheduler_refuses(desk: Desk, clients: ClientRMService) -> None:
@@ -65,24 +84,6 @@ def test_queue_that_the_application_fills_itself_is_no_reason(desk: Desk, client
     desk.desk_scheduler.why_refused = "queue root.a already has 1 application, its maximum"
 
     assert sentence(clients, app) == "the scheduler has not taken it yet"
-
-
-@pytest.mark.parametrize("state", ["ALLOCATED", "LAUNCHED"])
-def test_master_that_has_a_container_has_to_register(desk: Desk, clients: ClientRMService, state: str) -> None:
-    attempt = desk.attempt(state)
-    app = desk.context.apps[attempt.app.entity]
-
-    text = sentence(clients, app)
-
-    assert text == (
-        f"its master has container {attempt.master_container} on node {attempt.master_node} and has not registered yet"
-    )
-
-
-@pytest.mark.parametrize("state", ["FINAL_SAVING", "LAUNCHED_UNMANAGED_SAVING"])
-def test_attempt_is_stored_before_its_application_goes_on(desk: Desk, clients: ClientRMService, state: str) -> None:
-    """It was said to wait for the scheduler, which had taken it long before."""
-    assert sentence(clients, desk.attempt(state).app) == "the state of its attempt is being stored"
 
 
 def test_answers_keep_the_order_and_leave_out_unknown_ones(desk: Desk, clients: ClientRMService) -> None:
