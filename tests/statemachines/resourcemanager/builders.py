@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from dispatcher.async_dispatcher import DispatcherEventHandler
 from dispatcher.testing import ManualClock
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import (
@@ -25,33 +24,31 @@ from statemachines.resourcemanager import (
     RMNode,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.events.rmapp import RMAppFailedAttemptEvent, RMAppRecoverEvent
-from statemachines.resourcemanager.events.rmappattempt import (
-    RMAppAttemptRecoverEvent,
-    RMAppAttemptRegistrationEvent,
-    RMAppAttemptStatusUpdateEvent,
-    RMAppAttemptUnregistrationEvent,
-    RMAppStartAttemptEvent,
-)
-from statemachines.resourcemanager.events.rmcontainer import (
-    RMContainerRecoverEvent,
-    RMContainerReservedEvent,
-    RMContainerResourceEvent,
-)
-from statemachines.resourcemanager.machines.entity import Entity, Pending
 from statemachines.simulation.workload import NodeSpec
 
 from .inner import (
     FACTORIES,
     ApplicationMasterService,
     ApplicationUse,
+    Entity,
     HeartbeatAnswer,
     MaximumAllocation,
     NodeUse,
+    Pending,
     RecoveredApplication,
     RMAppAttemptEvent,
+    RMAppAttemptRecoverEvent,
+    RMAppAttemptRegistrationEvent,
+    RMAppAttemptStatusUpdateEvent,
+    RMAppAttemptUnregistrationEvent,
     RMAppEvent,
+    RMAppFailedAttemptEvent,
+    RMAppRecoverEvent,
+    RMAppStartAttemptEvent,
     RMContainerEvent,
+    RMContainerRecoverEvent,
+    RMContainerReservedEvent,
+    RMContainerResourceEvent,
     RMContext,
     RMNodeEvent,
     RMNodeReconnectEvent,
@@ -97,9 +94,9 @@ class Recording:
 
     def __init__(self) -> None:
         self.events: list[Any] = []
-        self.event_handler = DispatcherEventHandler(self._keep)
+        self.event_handler = self
 
-    def _keep(self, event: Any) -> bool:
+    def handle(self, event: Any) -> bool:
         self.events.append(event)
         return True
 

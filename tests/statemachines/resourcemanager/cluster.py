@@ -24,7 +24,6 @@ from statemachines.resourcemanager import (
     RMContainerEventType,
     RMNodeEventType,
 )
-from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent, NodeAddedSchedulerEvent
 from statemachines.simulation.workload import NodeSpec
 
 from .inner import (
@@ -33,9 +32,11 @@ from .inner import (
     AMLauncherEventType,
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
+    AppAttemptRemovedSchedulerEvent,
     EntityEventHandler,
     FifoScheduler,
     HeartbeatAnswer,
+    NodeAddedSchedulerEvent,
     NodeLabelsUpdateSchedulerEvent,
     NodesListManager,
     NodesListManagerEventType,

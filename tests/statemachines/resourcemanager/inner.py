@@ -4,18 +4,23 @@
 
 from __future__ import annotations
 
+from statemachines.resourcemanager import RMAppState
 from statemachines.resourcemanager.context import FACTORIES, RMContext
-from statemachines.resourcemanager.events.records import (
-    EXIT_ABORTED,
-    EXIT_DISKS_FAILED,
-    EXIT_KILLED_AFTER_APP_COMPLETION,
-    EXIT_KILLED_BY_RESOURCEMANAGER,
-    EXIT_PREEMPTED,
-    EXIT_SUCCESS,
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent, RMAppRecoverEvent
+from statemachines.resourcemanager.events.rmappattempt import (
+    RMAppAttemptEvent,
+    RMAppAttemptRecoverEvent,
+    RMAppAttemptRegistrationEvent,
+    RMAppAttemptStatusUpdateEvent,
+    RMAppAttemptUnregistrationEvent,
+    RMAppStartAttemptEvent,
 )
-from statemachines.resourcemanager.events.rmapp import RMAppEvent
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
-from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent
+from statemachines.resourcemanager.events.rmcontainer import (
+    RMContainerEvent,
+    RMContainerRecoverEvent,
+    RMContainerReservedEvent,
+    RMContainerResourceEvent,
+)
 from statemachines.resourcemanager.events.rmnode import (
     RMNodeEvent,
     RMNodeReconnectEvent,
@@ -25,6 +30,8 @@ from statemachines.resourcemanager.events.rmnode import (
 from statemachines.resourcemanager.events.scheduler import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
+    AppAttemptRemovedSchedulerEvent,
+    NodeAddedSchedulerEvent,
     NodeLabelsUpdateSchedulerEvent,
     SchedulerEvent,
     SchedulerEventType,
@@ -40,19 +47,22 @@ from statemachines.resourcemanager.events.services import (
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
-from statemachines.resourcemanager.machines.entity import EntityEventHandler
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
-from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.read.model import ReadModel
-from statemachines.resourcemanager.read.published import Publication
-from statemachines.resourcemanager.read.publisher import ModelPublisher
-from statemachines.resourcemanager.read.waits import WaitingReports
-from statemachines.resourcemanager.records.acls import QueueACLs
-from statemachines.resourcemanager.records.errors import (
-    InvalidRequestError,
-    NodeRefusedError,
+from statemachines.resourcemanager.machines.entity import Entity, EntityEventHandler, Pending
+from statemachines.resourcemanager.read import (
+    failures,
+    fields,
+    marks,
+    operations,
+    publisher,
+    queue_fields,
+    series,
+    wait_groups,
+    waits,
 )
-from statemachines.resourcemanager.records.ids import application_of, attempt_id, attempt_of
+from statemachines.resourcemanager.read.model import CHOICES_KEPT, LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
+from statemachines.resourcemanager.read.published import Publication
+from statemachines.resourcemanager.records.acls import AccessControlList, QueueACL, QueueACLs
+from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeRefusedError, NotFoundError
 from statemachines.resourcemanager.records.resource import MaximumAllocation, named
 from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
@@ -71,6 +81,8 @@ from statemachines.resourcemanager.records.stored_state import (
 )
 from statemachines.resourcemanager.reports import (
     ApplicationReport,
+    AppWait,
+    FailureCause,
     WaitCause,
     WaitingAsk,
     WaitingReport,
@@ -84,10 +96,10 @@ from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, NodeUse, PendingRequests
 from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer, ResourceScheduler
 from statemachines.resourcemanager.services.admin_service import AdminService
-from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
+from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher, NodeManagers
 from statemachines.resourcemanager.services.application_master_service import AllocateResponse, ApplicationMasterService
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
-from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
+from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher, NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import (
     HeartbeatResponse,
     NodeAction,
@@ -96,3 +108,32 @@ from statemachines.resourcemanager.services.resource_tracker_service import (
 from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStore
 from statemachines.simulation.cluster import SimulatedCluster
+
+ModelPublisher, WaitingReports = publisher.ModelPublisher, waits.WaitingReports
+
+FINAL_STATES = frozenset({RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED})
+# YARN's exit statuses of containers.
+EXIT_SUCCESS = 0
+EXIT_ABORTED = -100
+EXIT_DISKS_FAILED = -101
+EXIT_PREEMPTED = -102
+EXIT_KILLED_BY_RESOURCEMANAGER = -106
+EXIT_KILLED_AFTER_APP_COMPLETION = -107
+
+
+def node_id(host: str) -> str:
+    """Of a node with the port that nodes have by default."""
+    return f"{host}:45454"
+
+
+def attempt_id(application: str, number: int) -> str:
+    return f"{application.replace('application', 'appattempt')}_{number:06d}"
+
+
+def application_of(attempt: str) -> str:
+    return attempt.replace("appattempt", "application").rpartition("_")[0]
+
+
+def attempt_of(container: str) -> str:
+    *_, timestamp, number, attempt, _ = container.split("_")
+    return f"appattempt_{timestamp}_{number}_{int(attempt):06d}"

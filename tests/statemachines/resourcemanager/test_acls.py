@@ -16,10 +16,9 @@ from statemachines.resourcemanager import (
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.records.acls import AccessControlList, QueueACL
 
 from .builders import Workshop
-from .inner import QueueACLs, application_report
+from .inner import AccessControlList, QueueACL, QueueACLs, application_report
 
 ANN, BOB = Caller("ann"), Caller("bob")
 ETL = Caller("carl", frozenset({"etl"}))

@@ -80,34 +80,6 @@ def test_application_whose_master_cannot_be_launched_fails_and_leaves_nothing(ca
     assert caplog.text.count("launch failed") == 3
 
 
-@pytest.mark.parametrize(("max_attempts", "apps"), [(1, [("FAILED", 1)]), (2, [("FINISHED", 4)])])
-def test_master_that_is_lost_with_its_node_is_tried_again_unless_one_attempt_is_allowed(
-    max_attempts: int, apps: list[tuple[str, int]]
-) -> None:
-    """Lost nodes used up the attempts of an application."""
-    run = Run(workload(node(), app(am_duration_ms=5000)), max_attempts=max_attempts)
-    for number in range(3):
-        run.at(2000 * (number + 1), lambda: run.lose(N1))
-        run.at(2000 * (number + 1) + 500, lambda: run.manager.tracker.register_node(node()))
-
-    run.go()
-
-    assert run.apps() == apps
-    assert run.context.containers == {}
-
-
-def test_master_goes_on_without_a_container_that_was_lost_with_its_node() -> None:
-    tasks = (task(5000, memory_mb=9, host="n2"), task(6000, host="n1"))
-    run = Run(workload(node("n1"), node("n2"), app(am_host="n1", tasks=tasks)))
-    run.at(3000, lambda: run.lose(N2))
-
-    run.go()
-
-    assert run.apps() == [("FINISHED", 1)]
-    assert run.clock.current_processing_time() == 7000
-    assert list(run.context.inactive_nodes) == [N2]
-
-
 def test_lost_node_stops_what_ran_on_it() -> None:
     run = Run(workload(node(), app(am_duration_ms=None, kill_ms=3000)))
     run.at(2000, lambda: run.lose(N1))
@@ -142,32 +114,6 @@ def test_application_that_no_workload_describes_has_a_master_that_ends_at_once()
 
     assert run.apps() == [("FINISHED", 1)]
     assert run.clock.current_processing_time() == 1100
-
-
-def test_application_can_be_killed_in_the_moment_of_its_submission() -> None:
-    run = Run(workload(node()))
-
-    def submit_and_kill() -> None:
-        clients = run.manager.clients
-        clients.force_kill_application(clients.submit_application(ApplicationSubmission("a", Resource(1, 1))))
-
-    run.at(100, submit_and_kill)
-
-    run.go()
-
-    assert run.apps() == [("KILLED", 0)]
-
-
-def test_metrics_count_the_states_of_all_machines() -> None:
-    run = Run(workload(node(), app()))
-
-    run.go()
-
-    value = run.manager.registry.get_sample_value
-    labels = {"dispatcher": "ResourceManager", "machine": "RMApp"}
-    assert value("statemachine_entities", {**labels, "state": "FINISHED"}) == 1
-    assert value("statemachine_transitions_total", {**labels, "from": "NEW", "to": "NEW_SAVING"}) == 1
-    assert value("statemachine_invalid_transitions_total", labels) == 0
 
 
 def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
@@ -208,12 +154,6 @@ def test_without_node_managers_allocated_containers_expire_unstarted() -> None:
     assert report.state == "ACCEPTED"
     assert [time_ms for _, time_ms in acquired[:3]] == [0, 60_000, 120_000]
     assert manager.dispatcher.stats().failed == 0
-
-
-def test_workload_brings_simulated_nodes_to_a_resource_manager_that_runs_without_any() -> None:
-    with ResourceManager(config(simulation={"am_register_delay_ms": 0}, nm_heartbeat_interval_ms=5)) as manager:
-        manager.bring(workload(node(), app(tasks=(task(1),))))
-        until(lambda: [report.state for report in manager.clients.get_applications()] == ["FINISHED"])
 
 
 def test_workload_cannot_join_nodes_that_are_not_simulated() -> None:

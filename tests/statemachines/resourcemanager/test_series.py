@@ -10,14 +10,15 @@ from contextlib import contextmanager
 import pytest
 
 from statemachines.resourcemanager import ContainerRequest, Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.read.series import ClusterSeries
 from statemachines.simulation.workload import NodeSpec
 
 from ...kit import until
 from ...kit.holding import held
 from ..simulation.replays import TIMEOUT_S
 from .daemon.yarn_cluster import Yarn
-from .inner import Publication, ReadModel
+from .inner import Publication, ReadModel, series
+
+ClusterSeries = series.ClusterSeries
 
 pytestmark = pytest.mark.long
 

@@ -20,7 +20,7 @@ from statemachines.resourcemanager import (
 )
 
 from .builders import Workshop, send
-from .inner import ClientRMService, application_report, encode
+from .inner import ClientRMService, encode
 from .services.desk import TIMEOUT_S
 
 LAUNCH = LaunchContext(
@@ -93,12 +93,6 @@ def test_launch_context_is_the_resource_manager_s_own(workshop: Workshop) -> Non
     kept = workshop.context.apps[app_id].submission.launch
     assert kept is not None
     assert kept.environment == {"A": "1"}
-
-
-def test_report_of_an_application_without_a_launch_context(workshop: Workshop) -> None:
-    report = application_report(workshop.context, workshop.app("SUBMITTED"))
-
-    assert (report.launch, report.am_node_label) == (None, None)
 
 
 def test_no_log_shows_secrets(caplog: pytest.LogCaptureFixture) -> None:

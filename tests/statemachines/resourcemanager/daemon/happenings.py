@@ -205,6 +205,3 @@ class Forged(Event):
         entity = self.entity(course)
         if entity is not None:
             course.context.post(self.made_for(entity))
-
-
-Happening = Submit | ToApplication | ToNode | Illegal | Forged

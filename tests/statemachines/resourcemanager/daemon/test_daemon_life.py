@@ -193,19 +193,6 @@ def test_start_that_fails_half_way_leaves_nothing_and_frees_the_store(tmp_path: 
     assert is_free(tmp_path / "state.db")
 
 
-def test_start_and_stop_are_done_once_however_often_they_are_asked_for() -> None:
-    manager = daemon()
-    with manager:
-        manager.start()
-        manager.bring(workload(node(), app()))
-        until(lambda: states(manager) and FINAL_STATES.issuperset(states(manager)))
-    manager.stop()
-
-    in_threads(manager.stop, manager.stop)
-
-    check_nothing_went_wrong(manager)
-
-
 def test_resource_manager_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
     manager = daemon(tmp_path / "state.db")
     manager.init()

@@ -29,12 +29,19 @@ from statemachines.resourcemanager import (
     RMNodeEventType,
     resource_manager,
 )
-from statemachines.resourcemanager.records.errors import NotFoundError
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
 from ....kit import in_threads, until
 from ...simulation.replays import TIMEOUT_S, config
-from ..inner import FINAL_STATES, InvalidRequestError, NodeRefusedError, RMNodeEvent, SimulatedCluster, node_id
+from ..inner import (
+    FINAL_STATES,
+    InvalidRequestError,
+    NodeRefusedError,
+    NotFoundError,
+    RMNodeEvent,
+    SimulatedCluster,
+    node_id,
+)
 
 pytestmark = pytest.mark.long
 

@@ -57,6 +57,10 @@ GONE_OR_ILL: dict[str, Scene] = {
         {"max_attempts": 2},
         "submit a" + " | run a | expire n1 | register n1" * 3 + " -> a ACCEPTED FAILED FAILED FAILED LAUNCHED",
     ),
+    "a master on a lost node is not followed by another where one attempt is allowed": (
+        {"max_attempts": 1},
+        "submit a | run a | expire n1 -> a FAILED FAILED",
+    ),
     # It has forgotten where it was.
     "a node that begins again without registering is rebooted, and registers": (
         ONE,

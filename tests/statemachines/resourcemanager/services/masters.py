@@ -12,7 +12,7 @@ from statemachines.resourcemanager import ContainerRequest, ContainerStatus, Fin
 from statemachines.resourcemanager.machines.rmappattempt import MasterSession
 
 from ..builders import event_for
-from ..inner import AllocateResponse, NodesListManagerEventType
+from ..inner import AllocateResponse, MaximumAllocation, NodesListManagerEventType
 from .desk import Desk
 
 SIZES = {"small": Resource(1024, 1000), "large": Resource(2048, 2000), "huge": Resource(1_000_000, 1000)}
@@ -109,9 +109,6 @@ class Masters:
     def _ask_with(self, id: str, size: str) -> None:
         self._allocate(id, asks=[ContainerRequest(SIZES[size])])
 
-    def _avoid(self, addition: str, removal: str) -> None:
-        self._allocate(blacklist_additions=[addition], blacklist_removals=[removal])
-
     def _resize(self, *pairs: str) -> None:
         """`2=large`"""
         found = [each.split("=") for each in pairs]
@@ -130,6 +127,14 @@ class Masters:
     def _others(self, number: str) -> None:
         """A live container of another application."""
         self.desk.live("appattempt_0_0002_000001", int(number))
+
+    def _largest(self, memory_mb: str, vcores_milli: str) -> None:
+        """Of a container."""
+        vcores = None if vcores_milli == "any" else int(vcores_milli)
+        self.scheduler.largest = MaximumAllocation(int(memory_mb), vcores)
+
+    def _room(self, size: str) -> None:
+        self.scheduler.room = SIZES[size]
 
     def _allocated(self, number: str) -> None:
         self.scheduler.allocated = [self.desk.live(self.entity, int(number), "ALLOCATED")]
@@ -165,15 +170,16 @@ class Masters:
             "finished": lambda: self._short(each.container for each in response.finished),
             "updated": lambda: [f"{node}={type.name}" for node, type in response.updated_nodes],
             "preempted": lambda: self._short(response.preemption.containers) if response.preemption else [],
+            "preempted_mb": lambda: [response.preemption.resource.memory_mb],
+            "headroom": lambda: [response.headroom.memory_mb],
+            "largest": lambda: response.maximum_allocation,
             "resized": lambda: self._short(id for id, _ in response.resized),
             "done": lambda: [self.done],
             "registered": lambda: [posted[0].host, posted[0].rpc_port, posted[0].tracking_url],
             "status": lambda: [posted[-1].progress, posted[-1].tracking_url],
-            "end": lambda: [posted[-1].diagnostics, posted[-1].final_status.name, posted[-1].tracking_url],
             "pulled": lambda: self._pulled(),
             "asked": lambda: [ask.resource.memory_mb for _, ask in scheduler.asked],
             "released": lambda: self._short(id for _, id in scheduler.released),
-            "blacklisted": lambda: [*scheduler.blacklisted[-1][1], *scheduler.blacklisted[-1][2]],
             "granted": lambda: [f"{self._short([id])[0]}={size.memory_mb}" for id, size in scheduler.resized],
         }
         return looks[what]()

@@ -10,13 +10,13 @@ import pytest
 
 from dispatcher import DispatcherError
 from statemachines.resourcemanager import Resource, RMNode, RMNodeEventType
-from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher
 
 from ..builders import NODE, SPEC, TASK, Workshop, event_for
 from ..inner import (
     AdminService,
     HostDrain,
     HostLists,
+    NodeEventDispatcher,
     NodesListManager,
     NodesListManagerEvent,
     NodesListManagerEventType,

@@ -16,14 +16,10 @@ from ..inner import AdminService, InvalidRequestError, NodesListManager
 from .nodes import Nodes
 
 SCENARIOS = {
-    "nodes are decommissioned": "node RUNNING | refresh node1"
-    " -> news DECOMMISSION_node1 ; stored STORE_HOST_LISTS ; excluded node1",
     "graceful decommissioning has the given timeout": "busy RUNNING | refresh_gracefully 60 node1 | settle"
     " -> news GRACEFUL_DECOMMISSION_node1 ; stored STORE_HOST_LISTS ; timeout 60",
     "graceful decommissioning has the configured timeout": "busy RUNNING | refresh_gracefully configured node1 | settle"
     " -> timeout 3600",
-    "only included hosts have nodes": "node RUNNING | admit_only node2"
-    " -> news SHUTDOWN_node1 ; stored STORE_HOST_LISTS ; included node2",
     "included hosts stay as they were": "admit_only node1 | refresh node2 -> included node1 ; excluded node2",
     "a recommissioned host may have nodes again": "node DECOMMISSIONING | list node1 | recommission node1"
     " -> news RECOMMISSION_node1 ; stored STORE_HOST_LISTS ; excluded",
@@ -49,23 +45,27 @@ def admin(workshop: Workshop) -> AdminService:
     return AdminService(workshop.context, NodesListManager(workshop.context))
 
 
-@pytest.mark.parametrize("capacity", [Resource(-1, 1), Resource(1, 2**63), Resource(1, 1, others=(("fpga", -1),))])
-def test_impossible_capacity_is_refused(workshop: Workshop, admin: AdminService, capacity: Resource) -> None:
-    """A negative one made the cluster smaller than nothing; shares of a huge one cannot be computed."""
+WRONG: list[tuple[str, Callable[[AdminService], Any]]] = [
+    # A negative one made the cluster smaller than nothing; shares of a huge one cannot be computed.
+    *[
+        ("cannot have", lambda admin, size=size: admin.update_node_resource(NODE, size))
+        for size in (Resource(-1, 1), Resource(1, 2**63), Resource(1, 1, others=(("fpga", -1),)))
+    ],
+    *[
+        ("cannot be a label", lambda admin, label=label: admin.replace_labels_on_node(NODE, label))
+        for label in ("a" * 256, "two\nlines", "\ud800")
+    ],
+]
+
+
+@pytest.mark.parametrize(("problem", "change"), WRONG)
+def test_size_or_label_that_no_node_can_have_is_refused(
+    workshop: Workshop, admin: AdminService, problem: str, change: Callable[[AdminService], Any]
+) -> None:
     workshop.node("RUNNING")
 
-    with pytest.raises(InvalidRequestError, match="cannot have"):
-        admin.update_node_resource(NODE, capacity)
-
-    assert workshop.posted.events == []
-
-
-@pytest.mark.parametrize("label", ["a" * 256, "two\nlines", "\ud800"])
-def test_label_that_no_store_or_page_can_have_is_refused(workshop: Workshop, admin: AdminService, label: str) -> None:
-    workshop.node("RUNNING")
-
-    with pytest.raises(InvalidRequestError, match="cannot be a label"):
-        admin.replace_labels_on_node(NODE, label)
+    with pytest.raises(InvalidRequestError, match=problem):
+        change(admin)
 
     assert (workshop.context.node_labels, workshop.posted.events) == ({}, [])
 
@@ -118,16 +118,3 @@ def test_settings_by_an_administrator_hold_when_the_node_registers_again(
     node = workshop.context.nodes[NODE]
     assert node.spec == replace(SPEC, partition="gpu", http_port=http_port)
     assert node.capacity == Resource(1, 2)
-
-
-def test_calls_are_made_on_the_handler_thread(workshop: Workshop, admin: AdminService) -> None:
-    workshop.node("RUNNING")
-    put_off: list[Callable[[], Any]] = []
-    workshop.context.on_handler_thread, workshop.context.execute = lambda: False, put_off.append
-
-    admin.refresh_nodes_later(["node1"], include=["node1"])
-    admin.recommission_later(["node1"])
-    admin.update_node_resource_later(NODE, Resource(1, 1))
-    admin.replace_labels_on_node_later(NODE, "gpu")
-
-    assert (len(put_off), workshop.posted.events) == (4, [])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from statemachines.resourcemanager import RMContainer
-from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher
 
 from ..builders import MASTER
-from ..inner import AMLauncherEvent, AMLauncherEventType
+from ..inner import AMLauncherEvent, AMLauncherEventType, ApplicationMasterLauncher
 from .desk import Desk
 
 LAUNCH, CLEANUP = AMLauncherEventType.LAUNCH, AMLauncherEventType.CLEANUP
@@ -53,53 +54,37 @@ def handle(desk: Desk, type: AMLauncherEventType, *, broken: bool = False) -> li
     return nodes.calls
 
 
-def test_master_is_launched_in_its_container(desk: Desk) -> None:
-    calls = handle(desk, LAUNCH)
-
-    assert (calls, desk.posted.news()) == ([("start", MASTER)], ["RMAppAttempt LAUNCHED"])
-
-
-@pytest.mark.parametrize("type", AMLauncherEventType)
-def test_without_node_managers_nothing_is_launched_or_posted(desk: Desk, type: AMLauncherEventType) -> None:
-    ApplicationMasterLauncher(desk.context).handle(AMLauncherEvent(type, ATTEMPT))
-
-    assert desk.posted.news() == []
+def test_master_is_launched_in_its_container_and_cleaned_up_on_its_node(desk: Desk) -> None:
+    assert (handle(desk, LAUNCH), desk.posted.news()) == ([("start", MASTER)], ["RMAppAttempt LAUNCHED"])
+    assert (handle(desk, CLEANUP), len(desk.posted.events)) == ([("stop", MASTER)], 1)
 
 
-def test_attempt_is_notified_of_a_failed_launch(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_attempt_is_notified_of_a_failed_launch_and_a_failed_clean_up_is_logged(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         handle(desk, LAUNCH, broken=True)
+        handle(desk, CLEANUP, broken=True)
 
     (failed,) = desk.posted.events
     assert desk.posted.news() == ["RMAppAttempt LAUNCH_FAILED"]
     assert (failed.entity, failed.diagnostics) == (ATTEMPT, "launch failed: the disk is full")
     assert f"{ATTEMPT}: launch failed: OSError('the disk is full')" in caplog.text
-
-
-def test_master_is_cleaned_up_on_its_node(desk: Desk) -> None:
-    calls = handle(desk, CLEANUP)
-
-    assert (calls, desk.posted.events) == ([("stop", MASTER)], [])
-
-
-def test_failed_clean_up_is_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        handle(desk, CLEANUP, broken=True)
-
     assert f"{ATTEMPT}: clean-up of {MASTER} failed: OSError('the disk is full')" in caplog.text
-    assert desk.posted.events == []
+
+
+NOTHING_TO_DO: dict[str, Callable[[Desk], Any]] = {
+    "the master is unmanaged": lambda desk: setattr(desk.context.attempts[ATTEMPT], "master_container", None),
+    "the attempt is forgotten": lambda desk: desk.context.attempts.pop(ATTEMPT),
+}
 
 
 @pytest.mark.parametrize("type", AMLauncherEventType)
-def test_unmanaged_master_is_left_alone(desk: Desk, type: AMLauncherEventType) -> None:
-    desk.context.attempts[ATTEMPT].master_container = None
-
-    assert (handle(desk, type), desk.posted.events) == ([], [])
-
-
-@pytest.mark.parametrize("type", AMLauncherEventType)
-def test_forgotten_attempt_has_no_master_to_launch(desk: Desk, type: AMLauncherEventType) -> None:
-    del desk.context.attempts[ATTEMPT]
+@pytest.mark.parametrize("before", NOTHING_TO_DO.values(), ids=NOTHING_TO_DO)
+def test_nothing_is_launched_or_cleaned_up(
+    desk: Desk, type: AMLauncherEventType, before: Callable[[Desk], Any]
+) -> None:
+    before(desk)
 
     assert (handle(desk, type), desk.posted.events) == ([], [])
 

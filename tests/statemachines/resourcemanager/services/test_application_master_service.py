@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager import InvalidResourceRequestError
-
 from ....kit.scenarios import play
 from ..builders import Workshop, send
-from ..inner import MaximumAllocation, NodesListManagerEventType
-from .masters import SIZES, Masters
+from ..inner import NodesListManagerEventType
+from .masters import Masters
 
 CALLS = ("register", "allocate", "finish")
 
@@ -54,6 +52,8 @@ REGISTERING = {
         for fields in ("", "unmanaged", "keeps")
     },
     # The responses to the one before are not repeated.
+    "a master learns the maximum allocation when it registers": "largest 1024 4000 | attempt RUNNING | register"
+    " -> largest 1024 4000",
     "an unmanaged master may register again where containers are kept": "registered unmanaged keeps | allocate 0"
     f" | register | refused allocate {2**31 - 1} -> refusal InvalidApplicationMasterRequest | allocate 0 -> id 1",
     "the next attempt learns of the containers that go on": "second keeps | live 3 | register"
@@ -70,11 +70,7 @@ HEARTBEATS = {
         f"a progress of {said} counts as {kept}": f"registered | progress {said} -> status {kept} None"
         for said, kept in (("-0.5", 0.0), ("1.5", 1.0), ("nan", 0.0), ("inf", 1.0), ("1.0", 1.0))
     },
-    "asks reach the scheduler": "registered | ask small large -> asked 1024 2048",
-    "releases reach the scheduler, and its own container is the master's own": "registered | release 1 2"
-    " -> released 1 2 ; asked 1024",
-    "blacklists reach the scheduler": "registered | avoid node1 node2 -> blacklisted node1 node2",
-    "allocated containers come once": "registered | allocated 2 | allocate -> got 2 | allocate -> got",
+    "its own container is the master's own to release": "registered | release 1 2 -> released 1 2 ; asked 1024",
     "finished containers come once, and the nodes may forget them": "registered | exited 2 | exited 3 node2:1"
     " | exited 4 | allocate -> finished 2 3 4 ; pulled node1:1=2,4 node2:1=3 | allocate -> finished",
     # A master that never knew of them counted them as its own.
@@ -82,11 +78,10 @@ HEARTBEATS = {
     " | exited 2 | allocate -> finished 2 ; pulled node1:1=container_0_0001_01_000002,2",
     "the next attempt gets earlier containers if they are kept": "second keeps | register | exited 1/2 | exited 2"
     " | allocate -> finished container_0_0001_01_000002 2",
-    "changes of nodes come once": "registered | node node1:1 NODE_UNUSABLE | allocate -> updated node1:1=NODE_UNUSABLE"
-    " | allocate -> updated",
     "changes of nodes come in their order": "registered | node node1:1 NODE_UNUSABLE | node node1:1 NODE_USABLE"
     " | allocate -> updated node1:1=NODE_UNUSABLE node1:1=NODE_USABLE",
-    "notices of preemption come once": "registered | noticed 2 3 | allocate -> preempted 2 3 | allocate -> preempted",
+    "a notice of preemption says how much, and the response has the headroom": "registered | noticed 2 3 | room large"
+    " | allocate -> preempted 2 3 ; preempted_mb 2048 ; headroom 2048",
 }
 GIVING_BACK = {
     **{
@@ -103,6 +98,12 @@ GIVING_BACK = {
     " -> refusal InvalidContainerRelease",
     "resizes that are granted come with the response": "registered | live 2 | live 3 | resize 2=large 3=huge"
     " -> resized 2 ; granted 2=2048",
+    **{
+        f"a container beyond the maximum allocation is refused and nothing is done, by {call}": "largest 1024 any"
+        f" | registered to_a | refused {call} -> refusal InvalidResourceRequest ; asked ; posted"
+        " | says in_queue_root.a,_<memory:1024_MB,_vCores:any>"
+        for call in ("ask small large", "resize 2=large")
+    },
     "containers of others and ended ones are not resized": "registered | others 2"
     " | resize container_0_0002_01_000002=large 2=large -> resized ; granted",
 }
@@ -124,12 +125,9 @@ RESPONSE_IDS = {
     " -> refusal InvalidApplicationMasterRequest | says its_last_response_had_0",
     "after the last response id comes 0": f"registered | last_id {2**31 - 1} | allocate {2**31 - 1} -> id 0"
     f" | allocate {2**31 - 1} -> again True | allocate 0 -> id 1",
-    "a master without response ids is not checked": "registered | allocate -> id 1 | allocate -> id 2"
-    " | allocate -> id 3",
+    "a master without response ids is not checked": "registered | allocate -> id 1 | allocate -> id 2",
 }
 FINISHING = {
-    "finishing gives the attempt the end that the master reports": "registered | finish done FAILED http://history"
-    " -> done False ; posted UNREGISTERED ; end done FAILED http://history",
     "a master may ask again whether its end is stored": "registered | finish -> done False | finish -> done False"
     " ; posted UNREGISTERED | app FINISHING | finish -> done True ; posted",
     # The master called before the restart, and calls again after it: it never registers with this one.
@@ -137,8 +135,6 @@ FINISHING = {
         f"an end as {state} that was stored before a restart is known": f"ended {state} | finish -> done True"
         for state in ("FINISHING", "FINISHED", "FAILED", "KILLED")
     },
-    "a master outside of the cluster need not ask again": "registered unmanaged | finish"
-    " -> done True ; posted UNREGISTERED",
 }
 SCENARIOS = WHO_MAY_CALL | REGISTERING | HEARTBEATS | GIVING_BACK | RESPONSE_IDS | FINISHING
 
@@ -146,51 +142,6 @@ SCENARIOS = WHO_MAY_CALL | REGISTERING | HEARTBEATS | GIVING_BACK | RESPONSE_IDS
 @pytest.mark.parametrize("script", SCENARIOS.values(), ids=SCENARIOS)
 def test_masters(script: str) -> None:
     play(Masters(), script)
-
-
-@pytest.fixture
-def masters() -> Masters:
-    return Masters()
-
-
-def test_response_has_the_headroom(masters: Masters) -> None:
-    masters.play("registered")
-    masters.scheduler.room = SIZES["large"]
-
-    masters.play("allocate")
-
-    assert masters.response.headroom == SIZES["large"]
-
-
-def test_notice_of_preemption_says_how_much(masters: Masters) -> None:
-    for verb, *words in (["registered"], ["noticed", "2", "3"], ["allocate"]):
-        masters.play(verb, *words)
-
-    assert masters.response.preemption.resource == SIZES["large"]
-
-
-@pytest.mark.parametrize("call", [["ask", "small", "large"], ["resize", "2=large"]])
-def test_container_beyond_the_maximum_allocation_is_refused_and_nothing_is_done(
-    masters: Masters, call: list[str]
-) -> None:
-    masters.play("registered", "to_a")
-    masters.scheduler.largest = MaximumAllocation(1024)
-
-    with pytest.raises(
-        InvalidResourceRequestError, match=r"memory:2048 MB.* larger .* in queue root.a, <memory:1024 MB, vCores:any>"
-    ):
-        masters.play(*call)
-
-    assert (masters.scheduler.asked, masters.desk.posted.events) == ([], [])
-
-
-def test_master_learns_the_maximum_allocation_when_it_registers(masters: Masters) -> None:
-    masters.scheduler.largest = MaximumAllocation(1024, 4000)
-
-    for verb, *words in (["attempt", "RUNNING"], ["register"]):
-        masters.play(verb, *words)
-
-    assert masters.response.maximum_allocation == (1024, 4000)
 
 
 def test_later_attempt_begins_with_the_present_nodes(workshop: Workshop) -> None:

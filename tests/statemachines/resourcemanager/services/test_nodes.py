@@ -35,12 +35,8 @@ LISTS = {
     "only included hosts may have nodes": "include node1 -> may node1 ; untracked node2",
     "an exclusion overrides an inclusion": "include node1 | exclude node1 -> may ; untracked node2",
     "an excluded host is not untracked": "include node2 | exclude node1 -> may node2 ; untracked",
-    "nodes of excluded hosts are decommissioned": "node RUNNING | node RUNNING node2 | exclude node1 | settle"
-    " -> news DECOMMISSION_node1 ; inactive node1_DECOMMISSIONED",
     "a decommissioning node can be decommissioned at once": "node RUNNING | drain 60 node1 | settle | forget"
     " | exclude node1 | settle -> news DECOMMISSION_node1 ; deadline None",
-    "nodes of hosts that are not included are shut down": "node RUNNING | node RUNNING node2 | include node2"
-    " -> news SHUTDOWN_node1",
     "an untracked node is forgotten after a while": "node RUNNING | +5 | include node2 | settle -> since 5"
     f" | +{MINUTE_MS - 1} -> inactive node1_SHUTDOWN | +1 -> inactive ; forgotten SHUTDOWN ; unusable",
     "a node that left before its host went off the lists is forgotten too": "node LOST | include node2"
@@ -92,8 +88,6 @@ EMPTYING = {
 REGISTRATION = {
     "two nodes of a host differ by their ports": "register node1 | register node1:1234 -> active node1 node1:1234",
     "a node that was lost comes back as a new one": "node LOST | register node1 | settle -> state RUNNING ; inactive",
-    "a node of an excluded host is refused": "exclude node1 | refused register node1"
-    " -> refusal node1_may_have_no_node ; active ; waiting ; heard",
     "a node that is being emptied may reconnect": f"node RUNNING | drain - node1 | register node1 {APP}"
     " -> news GRACEFUL_DECOMMISSION_node1 RECONNECTED_node1",
     **{
@@ -119,7 +113,6 @@ HEARTBEATS = {
         for action, states in (("RESYNC", ("LOST", "REBOOTED", "SHUTDOWN")), ("SHUTDOWN", ("DECOMMISSIONED",)))
         for state in states
     },
-    "an unknown node is told to register": "beat -> action RESYNC ; waiting",
     **{
         f"a {state} node of an excluded host is told to shut down": f"node {state} | exclude node1 | forget | beat"
         " -> action SHUTDOWN ; waiting"
@@ -132,7 +125,6 @@ HEARTBEATS = {
     "a node that reports does not expire": "register node1 | +599999 | beat | +599999 -> news STARTED_node1",
     "a node that registers again does not expire": "register node1 | +599999 | register node1 | +599999"
     " -> news STARTED_node1 RECONNECTED_node1",
-    "ids go up by one": "node RUNNING | beat 0 -> id 1 | beat 1 -> id 2 | beat 2 -> id 3",
     "a heartbeat whose answer got lost is answered again and not heard": f"{THREE_BEATS} | beat 2"
     f" -> id 3 ; to_clean {TASK} ; waiting",
     **{

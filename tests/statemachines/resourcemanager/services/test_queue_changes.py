@@ -138,14 +138,6 @@ def test_request_that_is_wrong_names_the_queue_and_changes_nothing(request_: dic
     assert shown(changes) == []
 
 
-def test_root_has_the_keys_of_the_scheduler() -> None:
-    changes = queue_changes.QueueChanges(configured())
-
-    update = changes.update({"root": {"maximum_applications": "5", "acl_submit_applications": "ann"}}, {}, (), ANN)
-
-    assert (update.config.maximum_applications, update.config.acl_submit_applications) == (5, "ann")
-
-
 def stored(queue: str, key: str, value: Any) -> QueueChange:
     return QueueChange(queue, key, value, ANN)
 
