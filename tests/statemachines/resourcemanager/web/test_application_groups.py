@@ -14,12 +14,9 @@ from typing import Any, NamedTuple, cast
 import httpx
 import pytest
 
-from statemachines.resourcemanager.read.failures import MINUTES, MOST, Failures
-from statemachines.resourcemanager.read.wait_groups import AT_ONCE, WaitGroups
-from statemachines.resourcemanager.reports import AppWait, FailureCause
-
 from ..daemon.yarn_cluster import Yarn
-from ..inner import ApplicationReport, ReadModel, WaitCause
+from ..inner import ApplicationReport, AppWait, FailureCause, ReadModel, WaitCause, wait_groups
+from ..inner import failures as of_failures
 from .front import until
 from .served import BASE, Served
 
@@ -223,14 +220,14 @@ def everybody(app: ApplicationReport) -> bool:
 
 
 def test_old_failures_leave_the_minutes_and_forgotten_ones_the_count() -> None:
-    failures, old = Failures(), failed(1, 60_000)
+    failures, old = of_failures.Failures(), failed(1, 60_000)
     for finish_ms in (60_000, 3_600_000, 3_600_001):
         failures.take(failed(1, finish_ms), 1)
 
     [before] = failures.groups(everybody, 3_605_000)
     failures.take(old, -1)
-    [after] = failures.groups(everybody, 3_605_000 + (MINUTES - 1) * 60_000)
-    [last] = failures.groups(everybody, 3_605_000 + (MINUTES + 1) * 60_000)
+    [after] = failures.groups(everybody, 3_605_000 + (of_failures.MINUTES - 1) * 60_000)
+    [last] = failures.groups(everybody, 3_605_000 + (of_failures.MINUTES + 1) * 60_000)
 
     assert (before.apps, before.last_ms, before.minutes[-2:], sum(before.minutes)) == (3, 3_600_001, (0, 2), 2)
     assert (before.a_minute(1), before.a_minute(5)) == (2, 0.4)
@@ -239,25 +236,25 @@ def test_old_failures_leave_the_minutes_and_forgotten_ones_the_count() -> None:
 
 
 def test_the_smaller_groups_are_one() -> None:
-    failures = Failures()
-    for status in range(MOST + 5):
+    failures = of_failures.Failures()
+    for status in range(of_failures.MOST + 5):
         for _ in range(status + 1):
             failures.take(failed(status, 1_000 + status), 1)
 
     groups = failures.groups(everybody, 2_000)
 
-    assert [each.exit_status for each in groups] == [*range(MOST + 4, 5, -1), None]
+    assert [each.exit_status for each in groups] == [*range(of_failures.MOST + 4, 5, -1), None]
     assert (groups[-1].cause, groups[-1].apps, sum(groups[-1].minutes)) == (None, 21, 21)
 
 
 def test_a_flood_of_failures_keeps_the_last_minutes_only() -> None:
-    failures = Failures()
+    failures = of_failures.Failures()
     for at_s in range(0, 7_200, 10):
         failures.take(failed(1, at_s * 1_000), 1)
 
     [group] = failures.groups(everybody, 7_199_000)
 
-    assert (group.apps, group.minutes) == (720, (6,) * MINUTES)
+    assert (group.apps, group.minutes) == (720, (6,) * of_failures.MINUTES)
 
 
 class Model:
@@ -285,7 +282,7 @@ def seen(model: Model, ask: Callable[[Collection[str]], Future[list[AppWait]]], 
     """The groups after so many rounds."""
 
     async def look() -> list[Any]:
-        groups = WaitGroups(cast(ReadModel, model), ask)
+        groups = wait_groups.WaitGroups(cast(ReadModel, model), ask)
         found = []
         for _ in range(rounds):
             groups.follow()
@@ -305,10 +302,10 @@ def test_the_handler_thread_is_asked_about_a_thousand_at_a_time() -> None:
         asked.append(len(app_ids))
         return answered(app_ids)
 
-    [group] = seen(Model(2 * AT_ONCE + 7), ask)
+    [group] = seen(Model(2 * wait_groups.AT_ONCE + 7), ask)
 
-    assert asked == [AT_ONCE, AT_ONCE, 7]
-    assert (group.cause, group.apps, group.since_ms) == (WaitCause.NO_ROOM, 2 * AT_ONCE + 7, 3)
+    assert asked == [wait_groups.AT_ONCE, wait_groups.AT_ONCE, 7]
+    assert (group.cause, group.apps, group.since_ms) == (WaitCause.NO_ROOM, 2 * wait_groups.AT_ONCE + 7, 3)
 
 
 @pytest.mark.parametrize("end", ["fails", "is cancelled"])
@@ -334,7 +331,7 @@ def test_a_question_that_ends_without_an_answer_is_put_again(end: str, caplog: p
 
 def test_before_the_first_answer_and_while_the_handler_hangs_the_cause_is_not_known_and_nobody_waits() -> None:
     async def look() -> list[Any]:
-        groups = WaitGroups(cast(ReadModel, Model(2)), lambda ids: Future(), lambda: True)
+        groups = wait_groups.WaitGroups(cast(ReadModel, Model(2)), lambda ids: Future(), lambda: True)
         async with asyncio.timeout(10):
             await groups.fresh()
         found = await groups.groups(everybody)
@@ -352,7 +349,7 @@ def test_one_publication_and_round_is_grouped_once() -> None:
     model.apps_in = lambda states: looked.append(states) or model.apps.values()  # type: ignore[assignment, method-assign, func-returns-value]
 
     async def look() -> None:
-        groups = WaitGroups(cast(ReadModel, model), answered)
+        groups = wait_groups.WaitGroups(cast(ReadModel, model), answered)
         await asyncio.gather(*(groups.groups(everybody) for _ in range(20)))
 
     asyncio.run(look())

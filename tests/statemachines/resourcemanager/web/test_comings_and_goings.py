@@ -9,12 +9,12 @@ from collections import Counter
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.read import waits
-from statemachines.resourcemanager.web.rest import texts
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 from ...rings import ring_of_process
+from ..inner import waits
 from .front import BASE, Front, front, until
+from .inner import texts
 
 pytestmark = pytest.mark.long
 

@@ -13,31 +13,10 @@ import pytest
 
 from statemachines import resourcemanager
 from statemachines.resourcemanager import QueueInfo
-from statemachines.resourcemanager.read.fields import (
-    APPLICATION_FIELDS,
-    ATTEMPT_FIELDS,
-    CONTAINER_FIELDS,
-    LISTED_ATTEMPT_FIELDS,
-    NODE_FIELDS,
-    Around,
-    Field,
-    ListColumn,
-    Unit,
-)
-from statemachines.resourcemanager.read.queue_fields import (
-    PARTITION_FIELDS,
-    PARTITION_USE_FIELDS,
-    QUEUE_FIELDS,
-    QUEUE_USER_FIELDS,
-    ROOT_QUEUE_FIELDS,
-)
-from statemachines.resourcemanager.web.jmx import beans
-from statemachines.resourcemanager.web.pages import applications
-from statemachines.resourcemanager.web.pages.listing import columns_of
-from statemachines.resourcemanager.web.rest import apps, scheduler
 
 from ..daemon.yarn_cluster import Yarn
-from ..inner import ApplicationReport
+from ..inner import ApplicationReport, fields, queue_fields
+from .inner import applications, apps, beans, columns_of, scheduler
 from .served import Served
 
 pytestmark = pytest.mark.long
@@ -55,22 +34,22 @@ WRITING = "web/rest/writing"
 """What changes take, not what there is."""
 
 
-def _length(app: ApplicationReport, _: Around) -> int:
+def _length(app: ApplicationReport, _: fields.Around) -> int:
     return 1000 * len(app.name)
 
 
-NEW = Field[ApplicationReport](
-    "name_length", Unit.COUNT, _length, "nameLength", 99, ListColumn("length", "Length of its name")
+NEW = fields.Field[ApplicationReport](
+    "name_length", fields.Unit.COUNT, _length, "nameLength", 99, fields.ListColumn("length", "Length of its name")
 )
 QUEUES = [{"name": "default", "capacity": 100}]
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    fields = (*APPLICATION_FIELDS, NEW)
-    monkeypatch.setattr(apps, "APPLICATION_FIELDS", fields)
-    monkeypatch.setattr(applications, "COLUMNS", columns_of(fields))
-    monkeypatch.setattr(applications, "CSV", applications.csv_of(fields))
+    with_new = (*fields.APPLICATION_FIELDS, NEW)
+    monkeypatch.setattr(apps, "APPLICATION_FIELDS", with_new)
+    monkeypatch.setattr(applications, "COLUMNS", columns_of(with_new))
+    monkeypatch.setattr(applications, "CSV", applications.csv_of(with_new))
     closed = {"kind": "capacity", "acl_administer_queue": " ", "queues": QUEUES}
     with Yarn(scheduler=closed) as yarn, Served(yarn.manager) as made:
         yarn.submit("seven77", user="ann")
@@ -111,11 +90,11 @@ def test_a_row_has_a_cell_for_each_column(served: Served, path: str, user: str) 
 
 
 def test_a_new_field_of_queues_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    new = Field[QueueInfo](
-        "name_length", Unit.COUNT, lambda queue, _: len(queue.path), "nameLength", jmx=(99, "NameLength")
+    new = fields.Field[QueueInfo](
+        "name_length", fields.Unit.COUNT, lambda queue, _: len(queue.path), "nameLength", jmx=(99, "NameLength")
     )
-    monkeypatch.setattr(scheduler, "QUEUE_FIELDS", (*QUEUE_FIELDS, new))
-    monkeypatch.setattr(beans, "OF_QUEUES", beans.in_beans((*QUEUE_FIELDS, new)))
+    monkeypatch.setattr(scheduler, "QUEUE_FIELDS", (*queue_fields.QUEUE_FIELDS, new))
+    monkeypatch.setattr(beans, "OF_QUEUES", beans.in_beans((*queue_fields.QUEUE_FIELDS, new)))
     with Yarn(scheduler={"kind": "capacity", "queues": QUEUES}) as yarn, Served(yarn.manager) as served:
         (queue,) = served.get("/scheduler")["scheduler"]["schedulerInfo"]["queues"]["queue"]
         attributes = served.get("//jmx", qry="Hadoop:name=QueueMetrics,q0=root,q1=default,*")["beans"][0]
@@ -126,13 +105,24 @@ def test_a_new_field_of_queues_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_key_of_rest_and_of_beans_stands_in_one_file() -> None:
     """In a second one, a new field would be two lines, and two surfaces could differ."""
     texts = {str(file.relative_to(HOUSE)): file.read_text() for file in HOUSE.rglob("*.py") if WRITING not in str(file)}
-    attempts = *LISTED_ATTEMPT_FIELDS, *ATTEMPT_FIELDS
-    queues = *ROOT_QUEUE_FIELDS, *QUEUE_FIELDS, *PARTITION_FIELDS, *PARTITION_USE_FIELDS, *QUEUE_USER_FIELDS
-    entities: list[Field[Any]] = [*APPLICATION_FIELDS, *NODE_FIELDS, *attempts, *CONTAINER_FIELDS]
+    attempts = *fields.LISTED_ATTEMPT_FIELDS, *fields.ATTEMPT_FIELDS
+    queues = (
+        *queue_fields.ROOT_QUEUE_FIELDS,
+        *queue_fields.QUEUE_FIELDS,
+        *queue_fields.PARTITION_FIELDS,
+        *queue_fields.PARTITION_USE_FIELDS,
+        *queue_fields.QUEUE_USER_FIELDS,
+    )
+    entities: list[fields.Field[Any]] = [
+        *fields.APPLICATION_FIELDS,
+        *fields.NODE_FIELDS,
+        *attempts,
+        *fields.CONTAINER_FIELDS,
+    ]
 
     homes = {
-        home: {name: files_with(name, texts) for name in keys_of(fields)}
-        for home, fields in (("read/fields.py", entities), ("read/queue_fields.py", queues))
+        home: {name: files_with(name, texts) for name in keys_of(those)}
+        for home, those in (("read/fields.py", entities), ("read/queue_fields.py", queues))
     }
 
     assert sum(map(len, homes.values())) > 100
@@ -142,9 +132,9 @@ def test_a_key_of_rest_and_of_beans_stands_in_one_file() -> None:
     assert {name for name in shared if files_with(name, texts) - set(homes)} == set()
 
 
-def keys_of(fields: Iterable[Field[Any]]) -> set[str]:
+def keys_of(those: Iterable[fields.Field[Any]]) -> set[str]:
     """Those with a capital, which are no words of other things."""
-    return {field.rest for field in fields if field.rest is not None and field.rest.lower() != field.rest}
+    return {field.rest for field in those if field.rest is not None and field.rest.lower() != field.rest}
 
 
 def files_with(name: str, texts: Mapping[str, str]) -> set[str]:

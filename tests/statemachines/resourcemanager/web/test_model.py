@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from dispatcher import DispatcherError
 from statemachines.resourcemanager import (
     ApplicationSubmission,
     Resource,
@@ -20,13 +19,21 @@ from statemachines.resourcemanager import (
     RMAppEventType,
     reports,
 )
-from statemachines.resourcemanager.read import marks
-from statemachines.resourcemanager.read import publisher as module
-from statemachines.resourcemanager.read.model import CHOICES_KEPT, LONGEST_PAUSE_S, SpareTime, pause_s
 
 from ....kit.holding import held
 from ..daemon.yarn_cluster import Yarn, ask, first_attempt
-from ..inner import ModelPublisher, Publication, ReadModel, RMAppEvent
+from ..inner import (
+    CHOICES_KEPT,
+    LONGEST_PAUSE_S,
+    ModelPublisher,
+    Publication,
+    ReadModel,
+    RMAppEvent,
+    SpareTime,
+    marks,
+    pause_s,
+)
+from ..inner import publisher as module
 from .reference import built_afresh, shown
 
 pytestmark = pytest.mark.long
@@ -80,30 +87,6 @@ def publish(publisher: ModelPublisher) -> tuple[Publication, int]:
 
 
 # -- freshness ---------------------------------------------------------------------------------------------------------
-
-
-@with_model()
-async def test_what_was_done_before_published_is_in_the_model(yarn: Yarn, model: ReadModel) -> None:
-    number = model.number
-    app_id = await asyncio.to_thread(yarn.submit)
-
-    await model.published(TIMEOUT_S)
-
-    assert model.apps[app_id].state == "ACCEPTED"
-    assert model.number == number + 1
-
-
-@with_model(refresh_ms=1)
-async def test_a_change_is_published_by_itself(yarn: Yarn, model: ReadModel) -> None:
-    app_id = await asyncio.to_thread(yarn.submit)
-
-    def is_published() -> bool:
-        app = model.apps.get(app_id)
-        # Its container may come with a later publication than its state.
-        return app is not None and app.state == "ACCEPTED" and model.nodes["node1:45454"].containers == 1
-
-    while not is_published():
-        await model.changed(model.number)
 
 
 @with_model()
@@ -400,17 +383,6 @@ async def test_while_the_handler_thread_hangs_the_model_stays_and_tells_its_age(
     await model.published(TIMEOUT_S)
     assert (found.dispatcher, found.kind, found.what) == (yarn.manager.name, "mail", "a mail that hangs")
     assert model.hang() is None
-
-
-@with_model(refresh_ms=1)
-async def test_when_the_resource_manager_has_stopped_the_model_stays(yarn: Yarn, model: ReadModel) -> None:
-    app_id = await asyncio.to_thread(yarn.submit)
-    await model.published(TIMEOUT_S)
-    await asyncio.to_thread(yarn.manager.stop)
-    with pytest.raises((TimeoutError, DispatcherError)):
-        await model.published(0.05)
-    assert app_id in model.apps
-    assert (model.info.state, model.is_active()) == ("STOPPED", False)
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------

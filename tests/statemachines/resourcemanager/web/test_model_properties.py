@@ -15,7 +15,7 @@ from statemachines.simulation.workload import ApplicationSpec, ContainerSpec
 
 from ....kit import tries
 from ..daemon.happenings import Submit, ToApplication, ToNode
-from ..daemon.test_cluster_properties import APPLICATIONS, FOR_APPLICATIONS, FOR_NODES
+from ..daemon.test_cluster_properties import FOR_APPLICATIONS, FOR_NODES, courses
 from ..inner import ModelPublisher, Publication, ReadModel, application_of
 from ..machines.course import HOSTS, SCHEDULERS, Course, Step
 from .reference import built_afresh, shown
@@ -23,9 +23,6 @@ from .reference import built_afresh, shown
 pytestmark = pytest.mark.long
 
 TIMEOUT_S = 60.0
-SUBMISSIONS = st.builds(
-    Submit, APPLICATIONS, max_attempts=st.integers(1, 3), priority=st.integers(0, 1), keeps=st.booleans()
-)
 
 
 class Look:
@@ -111,18 +108,10 @@ def check(scheduler: str, steps: list[Step]) -> None:
     assert starts == sorted(starts)
 
 
-def courses() -> st.SearchStrategy[list[Step]]:
-    happenings = st.one_of(SUBMISSIONS, st.just(LOOK), FOR_APPLICATIONS, st.just(LOOK), FOR_NODES)
-    steps = st.builds(Step, st.integers(0, 1_000), st.integers(0, 15), happenings)
-    return st.lists(st.lists(steps, min_size=1, max_size=10), min_size=1, max_size=10).map(
-        lambda parts: [step for part in parts for step in part]
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @settings(max_examples=tries(12), deadline=None)
-@given(courses())
+@given(courses(st.just(LOOK), FOR_APPLICATIONS, st.just(LOOK), FOR_NODES))
 def test_the_model_shows_what_reports_built_afresh_do(scheduler: str, steps: list[Step]) -> None:
     check(scheduler, steps)
 

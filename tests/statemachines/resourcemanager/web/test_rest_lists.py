@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.read.fields import APPLICATION_FIELDS, NOWHERE
-from statemachines.resourcemanager.web.rest import lists, texts
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit import until
 from ...simulation.replays import TIMEOUT_S
 from ..daemon.yarn_cluster import Yarn
+from ..inner import fields
+from .inner import lists, texts
 from .served import Served
 
 pytestmark = pytest.mark.long
@@ -55,20 +55,6 @@ def test_a_long_list_comes_in_pieces_in_order(served: Served) -> None:
     assert answer.headers["transfer-encoding"] == "chunked"
     assert [each["name"] for each in apps] == [f"app-{number}" for number in range(COUNT)]
     assert [each["startedTime"] for each in apps] == sorted(each["startedTime"] for each in apps)
-
-
-def test_a_long_list_is_compressed_if_asked_for(served: Served) -> None:
-    plain = served.ask("/apps", headers={"Accept-Encoding": "identity"})
-    zipped = served.ask("/apps", headers={"Accept-Encoding": "gzip"})
-
-    assert zipped.headers["content-encoding"] == "gzip"
-    assert zipped.json() == plain.json()
-
-
-def test_a_long_list_has_a_head(served: Served) -> None:
-    answer = served.ask("/apps", "HEAD")
-
-    assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_a_client_of_http_1_0_gets_the_list_until_the_connection_ends(served: Served) -> None:
@@ -117,13 +103,6 @@ def test_a_fault_in_the_middle_of_a_list_ends_the_connection(
     assert "a fault in the middle" in caplog.text
 
 
-def test_a_limit_ends_the_search(served: Served) -> None:
-    answer = served.ask("/apps?limit=3&user=user-1")
-
-    assert [each["name"] for each in answer.json()["apps"]["app"]] == ["app-1", "app-11", "app-21"]
-    assert "content-length" in answer.headers
-
-
 def test_a_search_by_state_does_not_walk_all_applications(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request walked all of them: with 10,000, in several pieces, each of which waits for the handlers."""
     monkeypatch.setattr(lists, "PIECE_NS", 0)
@@ -149,13 +128,13 @@ def test_an_application_is_made_into_text_once_per_report(served: Served, monkey
 
 def test_texts_of_forgotten_applications_are_dropped() -> None:
     with Yarn(NodeSpec("n1", Resource(10, 10)), max_completed_applications=1) as yarn, Served(yarn.manager) as served:
-        kept = texts.Texts(APPLICATION_FIELDS)
+        kept = texts.Texts(fields.APPLICATION_FIELDS)
         for number in range(2 * texts.SPARE):
             yarn.kill(yarn.submit(f"app-{number}", am_mb=99_999))
             if number % 50 == 0:
                 served.publish()
             for report in list(served.rm.model.apps.values()):
-                kept.writer()(report.application_id, report, NOWHERE)
+                kept.writer()(report.application_id, report, fields.NOWHERE)
             kept.forget(served.rm.model.apps)
 
         assert len(kept._kept) <= texts.SPARE + 2
@@ -201,12 +180,6 @@ def test_pieces_are_the_whole_list(count: int, skipped: str, size: int) -> None:
 
     assert json.loads(b"".join(pieces)) == {"apps": {"app": [json.loads(text) for text in texts]}}
     assert all(len(piece) <= lists.PIECE_BYTES + size + 64 for piece in pieces)
-
-
-def test_a_long_search_that_finds_nothing_is_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "PIECE_NS", 0)
-
-    assert b"".join(pieces_of([None] * 1_000)) == b'{"apps":{"app":[]}}'
 
 
 def test_the_first_piece_has_more_time_than_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
-from ..inner import WaitingReport, WaitingReports
+from ..inner import WaitCause, WaitingReport, WaitingReports, WaitReason, waits
 from .front import front, message, until
 
 pytestmark = pytest.mark.long
@@ -54,18 +55,43 @@ def test_while_the_handler_hangs_the_answer_is_503_within_a_second_or_so() -> No
 
 
 class Desk:
-    """Answers each question at once, and counts."""
+    """Answers each question at once, unless it fails or owes the answer, and counts."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
         self.times_s: list[float] = []
+        self.answers: list[Future[list[WaitingReport]]] = []
+        self.error: Exception | None = None
+        self.owes = False
 
     def __call__(self, app_ids: Collection[str]) -> Future[list[WaitingReport]]:
         self.asked.append(tuple(app_ids))
         self.times_s.append(asyncio.get_running_loop().time())
-        answer: Future[list[WaitingReport]] = Future()
-        answer.set_result([WaitingReport(each, 1, None) for each in app_ids if each != "unknown"])
-        return answer
+        self.answers.append(Future())
+        if self.error is not None:
+            self.answers[-1].set_exception(self.error)
+        elif not self.owes:
+            self.tell(len(self.asked) - 1)
+        return self.answers[-1]
+
+    def tell(self, question: int) -> None:
+        reason = WaitReason(WaitCause.NO_ROOM, f"answer {question + 1}")
+        known = [each for each in self.asked[question] if each != "unknown"]
+        self.answers[question].set_result([WaitingReport(each, 0, reason) for each in known])
+
+
+def at_once(page: Coroutine[Any, Any, waits.Known]) -> waits.Known:
+    """What it has found at its first step: it has waited for nothing."""
+    with pytest.raises(StopIteration) as made:
+        page.send(None)
+    found: waits.Known = made.value.value
+    return found
+
+
+def grow_old(waits: WaitingReports, s: float, *apps: str) -> None:
+    """What is kept of these applications is so much older."""
+    for each in apps:
+        waits.kept[each] = waits.kept[each][0] - s, waits.kept[each][1]
 
 
 def test_whoever_asks_at_the_same_time_shares_a_question() -> None:
@@ -96,19 +122,78 @@ def test_the_handler_thread_is_asked_ten_times_a_second_at_most_and_for_a_limite
 
 def test_a_failed_question_fails_for_those_who_asked_and_the_next_one_succeeds() -> None:
     desk = Desk()
-
-    def refuses(app_ids: Collection[str]) -> Future[list[WaitingReport]]:
-        if not desk.asked:
-            desk(app_ids)
-            answer: Future[list[WaitingReport]] = Future()
-            answer.set_exception(RuntimeError("no"))
-            return answer
-        return desk(app_ids)
+    desk.error = RuntimeError("no")
 
     async def ask() -> set[str]:
-        waits = WaitingReports(refuses)
+        waits = WaitingReports(desk)
         with pytest.raises(RuntimeError, match="no"):
             await waits.reports(["a"])
+        desk.error = None
         return set(await waits.reports(["a"]))
 
     assert asyncio.run(ask()) == {"a"}
+
+
+def test_why_applications_wait_is_kept_for_a_second_and_longer_when_nothing_is_told() -> None:
+    desk, seen = Desk(), []
+
+    async def course() -> None:
+        waits = WaitingReports(desk)
+
+        async def look() -> None:
+            found = await waits.known(["a", "unknown"])
+            seen.append({id: report.sentence for id, report in found.reports.items()})
+
+        await look()
+        await look()
+        desk.error = TimeoutError("the handler thread hangs")
+        grow_old(waits, 10, *waits.kept)
+        await look()
+
+    asyncio.run(course())
+
+    assert seen == [{"a": "answer 1"}] * 3
+    assert desk.asked[0] == ("a", "unknown")
+    assert "a" not in desk.asked[1]
+
+
+def test_a_handler_thread_that_owes_an_answer_holds_up_no_further_page() -> None:
+    """Each page waited for a second while a handler hung."""
+    desk = Desk()
+    desk.owes = True
+
+    async def course() -> tuple[list[waits.Known], waits.Known]:
+        waits = WaitingReports(desk)
+        pages = [await waits.known(["a"]), at_once(waits.known(["a"])), at_once(waits.known(["b"]))]
+        desk.owes = False
+        desk.tell(0)
+        await waits.reports(["b"])
+        return pages, await waits.known(["a"])
+
+    pages, afterwards = asyncio.run(course())
+
+    assert [(dict(page.reports), set(page.late)) for page in pages] == [({}, {"a"}), ({}, {"a"}), ({}, {"b"})]
+    assert (set(afterwards.reports), afterwards.late) == ({"a"}, frozenset())
+
+
+def test_a_page_waits_for_nothing_while_a_handler_is_known_to_hang() -> None:
+    """A page that came once a second waited for 30 ms each time, as long as the handler hung."""
+
+    async def course() -> waits.Known:
+        return at_once(WaitingReports(lambda _: Future(), lambda: True).known(["a"]))
+
+    assert asyncio.run(course()) == ({}, {"a"})
+
+
+def test_why_applications_waited_is_forgotten_once_no_reader_has_asked_for_a_while() -> None:
+    """It was kept of the last 5,000 applications, long after these had gone."""
+
+    async def course() -> set[str]:
+        reports = WaitingReports(Desk())
+        await reports.known(["old", "older"])
+        await reports.known(["new"])
+        grow_old(reports, waits.KEPT_S + 1, "old", "older")
+        await reports.known(["another"])
+        return set(reports.kept)
+
+    assert asyncio.run(course()) == {"new", "another"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from statemachines.resourcemanager.web.pages.listing import ListedColumn, ListPage, Query, first_page, page_of, parse
+from ..inner import ListedColumn, ListPage, Query, first_page, page_of, parse
 
 pytestmark = pytest.mark.long
 

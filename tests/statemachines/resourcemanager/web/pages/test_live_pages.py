@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
 
-import httpx
 import pytest
 
 from dispatcher import HealthAnswer
-from dispatcher.pages import site
 from dispatcher.supervision.health import HealthWarning
-from statemachines.resourcemanager.web.pages import application
 
 from ....simulation.replays import TIMEOUT_S
 from ..front import Front, front, until
+from ..inner import application, site
 from .test_page_contents import submit
 
 pytestmark = pytest.mark.long
@@ -177,17 +174,3 @@ def test_a_stream_of_a_page_that_is_gone_says_so(made: Front) -> None:
         first = next(events(answer.iter_lines()))
 
     assert first["gone"] is True
-
-
-def test_a_stop_ends_the_streams() -> None:
-    with front() as made:
-        client = httpx.Client(base_url=str(made.door.url), timeout=TIMEOUT_S)
-        with client, client.stream("GET", "/cluster", headers=EVENTS) as answer:
-            lines = answer.iter_lines()
-            assert next(lines).startswith(": still here")
-            begun_s = time.monotonic()
-            made.daemon.stop()
-            took_s = time.monotonic() - begun_s
-            assert [line for line in lines if line.startswith("event: error")] == []
-
-    assert took_s < TIMEOUT_S / 2

@@ -21,8 +21,8 @@ def made() -> Iterator[Front]:
         yield started
 
 
-def waiting(made: Front, user: str = "dr.who") -> str:
-    app_id = submit(made, name="it", user=user, queue="a")
+def waiting(made: Front, user: str = "dr.who", queue: str = "a") -> str:
+    app_id = submit(made, name="it", user=user, queue=queue)
     until(lambda: made.http.get(f"/cluster/app/{app_id}").status_code == 200, "it has a page")
     until(lambda: made.state(app_id) == "ACCEPTED", "it waits; before, its priority and queue cannot be changed")
     return app_id
@@ -114,13 +114,6 @@ def test_no_other_site_can_press_a_button(made: Front, headers: dict[str, str]) 
     assert made.state(app_id) in ("SUBMITTED", "ACCEPTED")
 
 
-def test_forms_are_taken_nowhere_else(made: Front) -> None:
-    headers = {"Sec-Fetch-Site": "same-origin"}
-
-    assert made.http.post("/ws/v1/cluster/apps", data={"a": "b"}, headers=headers).status_code == 415
-    assert made.http.post("/cluster/apps", data={"a": "b"}, headers=headers).status_code == 415
-
-
 def test_an_address_for_reading_only_has_no_buttons_and_takes_no_forms() -> None:
     with front(NODE, web={"read_only": True}) as made:
         app_id = submit(made, name="it", user="dr.who")
@@ -159,17 +152,10 @@ def test_only_those_who_may_change_an_application_see_its_buttons() -> None:
 
 def test_a_handler_that_hangs_gives_503_within_the_deadline() -> None:
     with front(NODE) as made:
-        app_id = waiting_fifo(made)
+        app_id = waiting(made, queue="default")
         with made.in_a_hurry(), made.hanging():
             answer = press(made, f"/cluster/app/{app_id}/kill")
 
         assert answer.status_code == 503
         assert "has not done this within 0.2 s" in answer.text
         assert answer.headers["retry-after"] == "1"
-
-
-def waiting_fifo(made: Front) -> str:
-    app_id = submit(made, name="it", user="dr.who")
-    until(lambda: made.http.get(f"/cluster/app/{app_id}").status_code == 200, "it has a page")
-    until(lambda: made.state(app_id) == "ACCEPTED", "it waits; before, its priority and queue cannot be changed")
-    return app_id

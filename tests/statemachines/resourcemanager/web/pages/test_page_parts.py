@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Collection
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +12,11 @@ import pytest
 
 from dispatcher import JournalError
 from dispatcher.ops.entities import FoundHistory, HistoryEntry, WantedHistory
-from dispatcher.pages import page_texts
 from dispatcher.web.waiting import Workers
-from statemachines.resourcemanager.read.waits import KEPT_S, Known
-from statemachines.resourcemanager.web.pages import cluster_texts, histories, timeline
 
 from ....simulation.replays import TIMEOUT_S
-from ...inner import WaitCause, WaitingReport, WaitingReports, WaitReason
+from ...inner import WaitCause, WaitReason
+from ..inner import cluster_texts, histories, page_texts, timeline
 
 pytestmark = pytest.mark.long
 
@@ -31,30 +27,43 @@ def bars(svg: str) -> list[tuple[str, float, float]]:
     return [(style, float(x), float(width)) for style, x, width in found]
 
 
-def test_a_timeline_shows_each_stretch_on_one_axis() -> None:
-    row = timeline.row_of(
-        "app",
-        "application_1_0001",
-        [histories.Entered(100, "ACCEPTED"), histories.Entered(600, "RUNNING"), histories.Entered(1100, "FINISHED")],
-    )
-    assert row is not None
+Entered = histories.Entered
+WAITS = [Entered(100, "ACCEPTED"), Entered(600, "RUNNING"), Entered(1100, "FINISHED")]
+FAILS = [Entered(0, "RUNNING", "ACQUIRED"), Entered(500, "COMPLETED", "RUNNING")]
+LIVES, KILLED = [Entered(0, "RUNNING")], [Entered(0, "RUNNING"), Entered(500, "KILLED")]
+Bars = list[tuple[str, float, float]]
+TIMELINES: dict[str, tuple[list[tuple[list[Entered], str]], tuple[int, int, int | None], Bars, str]] = {
+    "each stretch is on one axis": (
+        [(WAITS, "")],
+        (9999, 100, 1100),
+        [("wait", 0.0, 50.0), ("good", 50.0, 50.0)],
+        "RUNNING for 500 ms, from 00:00:00 UTC, then FINISHED",
+    ),
+    # A container that had failed was drawn as completed: its state is COMPLETED in both cases.
+    "the exit status decides how a container is drawn": (
+        [(FAILS, "exit status 1")],
+        (1000, 0, 1000),
+        [("bad", 0.0, 50.0)],
+        "then COMPLETED, exit status 1",
+    ),
+    "what goes on reaches to now and what failed is marked": (
+        [(LIVES, ""), (KILLED, "")],
+        (1000, 0, None),
+        [("run", 0.0, 100.0), ("bad", 0.0, 50.0)],
+        "",
+    ),
+}
 
-    svg = timeline.draw([row], now_ms=9999, begin_ms=100, end_ms=1100)
 
-    assert bars(svg) == [("wait", 0.0, 50.0), ("good", 50.0, 50.0)]
-    assert "RUNNING for 500 ms, from 00:00:00 UTC, then FINISHED" in svg
+@pytest.mark.parametrize(("courses", "axis", "drawn", "said"), TIMELINES.values(), ids=TIMELINES)
+def test_timeline(
+    courses: list[tuple[list[Entered], str]], axis: tuple[int, int, int | None], drawn: Bars, said: str
+) -> None:
+    rows = [timeline.row_of("it", "id", moves, failure=failure) for moves, failure in courses]
 
+    svg = timeline.draw([row for row in rows if row is not None], axis[0], begin_ms=axis[1], end_ms=axis[2])
 
-def test_the_exit_status_decides_how_a_container_is_drawn() -> None:
-    """A container that had failed was drawn as completed: its state is COMPLETED in both cases."""
-    moves = [histories.Entered(0, "RUNNING", "ACQUIRED"), histories.Entered(500, "COMPLETED", "RUNNING")]
-    failed = timeline.row_of("container 2", "c", moves, failure="exit status 1")
-    assert failed is not None
-
-    svg = timeline.draw([failed], now_ms=1000, begin_ms=0, end_ms=1000)
-
-    assert bars(svg) == [("bad", 0.0, 50.0)]
-    assert "then COMPLETED, exit status 1" in svg
+    assert (bars(svg), said in svg) == (drawn, True)
 
 
 def test_what_is_not_known_of_the_beginning_is_drawn_as_the_state_that_the_first_known_move_left() -> None:
@@ -62,17 +71,6 @@ def test_what_is_not_known_of_the_beginning_is_drawn_as_the_state_that_the_first
     assert row is not None
 
     assert [bar.state for bar in row.bars] == ["RUNNING"]
-
-
-def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
-    live = timeline.row_of("live", "a", [histories.Entered(0, "RUNNING")])
-    failed = timeline.row_of("failed", "b", [histories.Entered(0, "RUNNING"), histories.Entered(500, "KILLED")])
-    assert live is not None
-    assert failed is not None
-
-    svg = timeline.draw([live, failed], now_ms=1000, begin_ms=0, end_ms=None)
-
-    assert bars(svg) == [("run", 0.0, 100.0), ("bad", 0.0, 50.0)]
 
 
 def test_titles_in_a_timeline_are_texts() -> None:
@@ -149,108 +147,6 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
     at_first, then = asyncio.run(course())
 
     assert (at_first, [move.state for move in then]) == (0, ["RUNNING"])
-
-
-def waiting(app_id: str, sentence: str) -> WaitingReport:
-    return WaitingReport(app_id, 0, WaitReason(WaitCause.NO_ROOM, sentence))
-
-
-def test_why_applications_wait_is_kept_for_a_second_and_longer_when_nothing_is_told() -> None:
-    questions: list[tuple[str, ...]] = []
-    is_told = True
-
-    def ask(ids: Collection[str]) -> Future[list[WaitingReport]]:
-        questions.append(tuple(ids))
-        answer: Future[list[WaitingReport]] = Future()
-        if is_told:
-            answer.set_result([waiting(each, f"answer {len(questions)}") for each in ids if each != "gone"])
-        else:
-            answer.set_exception(TimeoutError("the handler thread hangs"))
-        return answer
-
-    async def course() -> list[dict[str, str | None]]:
-        nonlocal is_told
-        waits, seen = WaitingReports(ask), []
-
-        async def look() -> None:
-            found = await waits.known(["a", "gone"])
-            seen.append({id: report.sentence for id, report in found.reports.items()})
-
-        await look()
-        await look()
-        is_told = False
-        for each in list(waits.kept):
-            waits.kept[each] = waits.kept[each][0] - 10, waits.kept[each][1]
-        await look()
-        return seen
-
-    seen = asyncio.run(course())
-
-    assert seen == [{"a": "answer 1"}] * 3
-    assert questions[0] == ("a", "gone")
-    assert "a" not in questions[1]
-
-
-def test_a_handler_thread_that_owes_an_answer_holds_up_no_further_page() -> None:
-    """Each page waited for a second while a handler hung."""
-    questions: list[Future[list[WaitingReport]]] = []
-
-    def ask(ids: Collection[str]) -> Future[list[WaitingReport]]:
-        questions.append(Future())
-        if len(questions) > 1:
-            questions[-1].set_result([waiting(each, "an answer") for each in ids])
-        return questions[-1]
-
-    async def course() -> tuple[list[Known], Known]:
-        waits, pages = WaitingReports(ask), []
-        pages.append(await waits.known(["a"]))
-        for app_id in ("a", "b"):
-            page = waits.known([app_id])
-            with pytest.raises(StopIteration) as made:  # at the first step: it has waited for nothing
-                page.send(None)
-            pages.append(made.value.value)
-        questions[0].set_result([waiting("a", "an answer")])
-        await waits.reports(["b"])
-        return pages, await waits.known(["a"])
-
-    pages, afterwards = asyncio.run(course())
-
-    assert [(dict(page.reports), set(page.late)) for page in pages] == [({}, {"a"}), ({}, {"a"}), ({}, {"b"})]
-    assert (afterwards.reports["a"].sentence, afterwards.late) == ("an answer", frozenset())
-
-
-def test_a_page_waits_for_nothing_while_a_handler_is_known_to_hang() -> None:
-    """A page that came once a second waited for 30 ms each time, as long as the handler hung."""
-
-    async def course() -> Known:
-        waits = WaitingReports(lambda _: Future(), lambda: True)
-        page = waits.known(["a"])
-        with pytest.raises(StopIteration) as made:  # at the first step: it has waited for nothing
-            page.send(None)
-        found: Known = made.value.value
-        return found
-
-    assert asyncio.run(course()) == ({}, {"a"})
-
-
-def test_why_applications_waited_is_forgotten_once_no_reader_has_asked_for_a_while() -> None:
-    """It was kept of the last 5,000 applications, long after these had gone."""
-
-    def ask(ids: Collection[str]) -> Future[list[WaitingReport]]:
-        answer: Future[list[WaitingReport]] = Future()
-        answer.set_result([waiting(each, "an answer") for each in ids])
-        return answer
-
-    async def course() -> set[str]:
-        waits = WaitingReports(ask)
-        await waits.known(["old", "older"])
-        await waits.known(["new"])
-        for each in ("old", "older"):
-            waits.kept[each] = waits.kept[each][0] - KEPT_S - 1, waits.kept[each][1]
-        await waits.known(["another"])
-        return set(waits.kept)
-
-    assert asyncio.run(course()) == {"new", "another"}
 
 
 def test_a_journal_that_cannot_be_read_leaves_a_page_without_its_history(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,9 @@ Pictures go to the folder in ARTIFACTS_DIR, if that is set, to be looked at.
 from __future__ import annotations
 
 import gzip
-import html
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -38,6 +35,7 @@ MANY = 1_000
 
 __all__ = ["browser"]
 
+LISTS = ("/apps", "/nodes", "/overview", "/dispatcher")
 OF_DAEMONS = tuple(page.path for page in PAGES)
 
 pytestmark = IN_BROWSER
@@ -45,6 +43,20 @@ pytestmark = IN_BROWSER
 
 def show(browser: Browser, made: Front, path: str, width: int = 1280, scheme: str = "light") -> None:
     show_page(browser, f"{made.door.url}{path}", width, scheme)
+
+
+def about(app_id: str) -> list[str]:
+    """Pages about one application or node."""
+    return [f"/app/{app_id}", f"/entity/{app_id}", f"/node/{NODE_ID}"]
+
+
+def found_in(browser: Browser, made: Front, script: str, *paths: str, width: int = 1280) -> dict[str, object]:
+    """What the script finds on each of these pages, if anything."""
+    found = {}
+    for path in paths:
+        show(browser, made, f"/cluster{path}", width)
+        found[path] = browser.value(script)
+    return {path: each for path, each in found.items() if each}
 
 
 def fill(made: Front, count: int) -> None:
@@ -74,11 +86,8 @@ def test_every_page_fits_every_width_and_says_nothing_on_the_console(
     browser: Browser, filled: Front, width: int, scheme: str
 ) -> None:
     apps = list(filled.door.app.state.rm.model.apps)
-    about_one = (
-        [f"/cluster/app/{apps[0]}", f"/cluster/entity/{apps[0]}", f"/cluster/app/{apps[0]}/kill"] if apps else []
-    )
-    pages = ("", "/apps", "/nodes", f"/node/{NODE_ID}", "/scheduler", *OF_DAEMONS, "/about")
-    for path in (*(f"/cluster{each}" for each in pages), *about_one):
+    about_one = [*about(apps[0]), f"/app/{apps[0]}/kill"] if apps else [f"/node/{NODE_ID}"]
+    for path in (f"/cluster{each}" for each in ("", *LISTS, "/scheduler", *OF_DAEMONS, "/about", *about_one)):
         show(browser, filled, path, width, scheme)
 
         assert overflow(browser) <= 0, path
@@ -92,44 +101,20 @@ def test_every_page_fits_every_width_and_says_nothing_on_the_console(
 def test_no_column_is_hidden_and_no_text_lies_over_another(browser: Browser, width: int) -> None:
     """On a small screen, tables showed their first column, and the word master lay below the state."""
     with running() as (made, known):
-        pages = (
-            f"/app/{known.app}",
-            f"/node/{NODE_ID}",
-            f"/entity/{known.app}",
-            "/apps",
-            "/nodes",
-            "/overview",
-            "/dispatcher",
-        )
-        hidden = {}
-        for path in pages:
-            show(browser, made, f"/cluster{path}", width)
-            hidden[path] = browser.value(HIDDEN)
+        hidden = found_in(browser, made, HIDDEN, *LISTS, *about(known.app), width=width)
     browser.problems.clear()  # the server has ended
 
-    assert {path: found for path, found in hidden.items() if found} == {}
+    assert hidden == {}
 
 
 def test_a_link_in_a_text_is_underlined(browser: Browser) -> None:
     """axe: "Show all" beside "No application matches." differed by its color alone."""
     with running() as (made, known):
-        about_one = (f"/app/{known.app}", f"/app/{known.app}/kill", f"/node/{NODE_ID}", f"/entity/{known.app}")
-        bare = {}
-        for path in (
-            "/apps?q=none",
-            "/nodes?q=none",
-            "/apps",
-            "/scheduler",
-            "/overview",
-            "/dispatcher",
-            "/about",
-            *about_one,
-        ):
-            show(browser, made, f"/cluster{path}")
-            bare[path] = browser.value(BARE_LINKS)
+        paths = ("/apps?q=none", "/nodes?q=none", "/scheduler", "/about", *LISTS, f"/app/{known.app}/kill")
+        bare = found_in(browser, made, BARE_LINKS, *paths, *about(known.app))
     browser.problems.clear()  # the server has ended
 
-    assert {path: found for path, found in bare.items() if found} == {}
+    assert bare == {}
 
 
 @pytest.fixture(scope="module")
@@ -186,44 +171,11 @@ def test_what_belongs_together_stands_together(browser: Browser, parted: Front, 
     assert browser.problems == []
 
 
-def test_a_page_whose_daemon_is_gone_says_so_until_it_is_back(browser: Browser) -> None:
-    """Only a word in the corner told of it."""
-    gone = "document.documentElement.classList.contains('stale') && document.getElementById('part-notice').innerText"
-    with front(NODE) as made:
-        show(browser, made, "/cluster/apps")
-        port = urlsplit(str(made.door.url)).port
-    until(lambda: bool(browser.value(gone)), "it says that it is not connected")
-    notice = browser.value(gone)
-    width = browser.value("document.querySelector('.alert').offsetWidth - document.documentElement.clientWidth")
-    faint = float(browser.value("getComputedStyle(document.querySelector('main')).opacity"))
-    with front(NODE, web={"port": port}) as made:
-        app_id = submit(made, name="it", user="ann")
-        until(lambda: app_id in str(browser.value("document.body.innerText")), "it shows what the new one has")
-        text = browser.value("document.getElementById('part-notice').innerText")
-        is_stale = browser.value("document.documentElement.classList.contains('stale')")
-    browser.problems.clear()  # the server has ended
-
-    assert re.match(r"The daemon does not answer\. This page shows the state as of .+, \d+ s ago\.", notice)
-    assert width == 0
-    assert faint < 1
-    assert (text, is_stale) == ("", False)
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_the_contrast_of_wcag_aa(browser: Browser, filled: Front, scheme: str) -> None:
     ids = list(filled.door.app.state.rm.model.apps)
-    apps = [f"/app/{ids[0]}", f"/entity/{ids[0]}", f"/app/{ids[0]}/kill", f"/app/{ids[0]}/move"] if ids else []
-    for path in (
-        "/apps",
-        "/apps?q=none",
-        "/nodes",
-        f"/node/{NODE_ID}",
-        "/scheduler",
-        "/overview",
-        "/dispatcher",
-        "/about",
-        *apps,
-    ):
+    apps = [*about(ids[0]), f"/app/{ids[0]}/kill", f"/app/{ids[0]}/move"] if ids else [f"/node/{NODE_ID}"]
+    for path in ("/apps?q=none", "/scheduler", "/about", *LISTS, *apps):
         show(browser, filled, f"/cluster{path}", 2560, scheme)
 
         seen = browser.value(FAINT)
@@ -286,19 +238,6 @@ def test_a_page_is_small_however_many_applications_there_are(filled: Front, path
 
     assert len(gzip.compress(page.content)) <= MOST_BYTES
     assert page.text.count("<tr data-key=") <= 100
-
-
-def test_all_rows_of_a_long_list_are_reached_by_its_links(filled: Front) -> None:
-    seen: list[str] = []
-    path: str | None = "/cluster/apps?sort=name&order=asc"
-    while path is not None:
-        text = filled.http.get(path).text
-        seen += re.findall(r'<tr data-key="([^"]+)"', text)
-        following = re.search(r'<a rel="next" href="([^"]+)"', text)
-        path = html.unescape(following[1]) if following else None
-
-    assert sorted(seen) == sorted(filled.door.app.state.rm.model.apps)
-    assert len(seen) == len(set(seen))
 
 
 def test_the_list_follows_what_happens_and_shows_times_in_the_viewers_zone(browser: Browser) -> None:
