@@ -112,13 +112,6 @@ def test_a_kernel_from_its_launch_to_its_end(yarn: Yarn, served: Served, proxy: 
     assert proxy.rm.cluster_application(app_id).data["app"]["finalStatus"] == "KILLED"
 
 
-def test_a_kernel_without_a_master_has_no_host(yarn: Yarn, served: Served, proxy: ProcessProxy) -> None:
-    app_id = yarn.submit(KERNEL, am_mb=99_999, queue="kernels")
-    served.publish()
-
-    assert proxy.state_and_host(app_id) == ("ACCEPTED", "")
-
-
 def test_of_a_restarted_kernel_the_newest_application_is_found(yarn: Yarn, served: Served, proxy: ProcessProxy) -> None:
     first = yarn.submit(KERNEL, am_mb=100, queue="kernels")
     yarn.kill(first)
@@ -143,37 +136,3 @@ def test_a_partition_of_a_queue_has_room_until_it_is_full(yarn: Yarn, served: Se
     assert (empty, proxy.has_room("kernels", "gpu"), proxy.has_room("kernels", "gpu", 97.0)) == (True, False, True)
     assert proxy.has_room("kernels", "") is True
     assert (proxy.has_room("kernels", "none"), proxy.has_room("nowhere", "gpu")) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "names"),
-    [
-        ({"states": ["RUNNING"]}, ["ann's"]),
-        ({"states": ["ACCEPTED", "KILLED"]}, ["bob's", "bob's other"]),
-        ({"user": "bob"}, ["bob's", "bob's other"]),
-        ({"application_tags": ["kernel"]}, ["ann's", "bob's"]),
-        ({"application_tags": ["kernel"], "user": "bob", "queue": "kernels"}, ["bob's"]),
-        ({"application_tags": ["none"]}, []),
-    ],
-)
-def test_applications_are_chosen_by_state_user_and_tag(
-    yarn: Yarn, served: Served, proxy: ProcessProxy, wanted: dict[str, Any], names: list[str]
-) -> None:
-    yarn.submit_and_run("ann's", am_mb=100, queue="kernels", user="ann", tags=("kernel", "x"))
-    yarn.submit("bob's", am_mb=99_999, queue="kernels", user="bob", tags=("kernel",))
-    yarn.kill(yarn.submit("bob's other", am_mb=99_999, queue="batch", user="bob"))
-    served.publish()
-
-    found = proxy.rm.cluster_applications(**wanted).data["apps"]["app"]
-
-    assert [app["name"] for app in found] == names
-
-
-def test_the_node_of_a_master_is_found_by_its_id(yarn: Yarn, served: Served, proxy: ProcessProxy) -> None:
-    app_id = yarn.submit_and_run(KERNEL, am_mb=100, queue="kernels").app_id
-    served.publish()
-
-    app = proxy.rm.cluster_application(app_id).data["app"]
-    node = proxy.rm.cluster_node(app["masterNodeId"]).data["node"]
-
-    assert (node["state"], node["nodeHTTPAddress"]) == ("RUNNING", app["amHostHttpAddress"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
@@ -59,62 +59,34 @@ def _task(master: Master) -> str:
     return master.container.entity
 
 
-Call = Callable[[Any, Master], Any]
 APP, ATTEMPT = "/apps/{app}", "/apps/{app}/appattempts/{attempt}"
-METHODS: dict[str, tuple[Call, str]] = {
-    "cluster_information": (lambda rm, _: rm.cluster_information(), "/info"),
-    "cluster_metrics": (lambda rm, _: rm.cluster_metrics(), "/metrics"),
-    "cluster_scheduler": (lambda rm, _: rm.cluster_scheduler(), "/scheduler"),
-    "cluster_applications": (lambda rm, _: rm.cluster_applications(states=["RUNNING"]), "/apps?states=RUNNING"),
+METHODS: dict[str, tuple[str, str]] = {
+    "cluster_information": ("", "/info"),
+    "cluster_metrics": ("", "/metrics"),
+    "cluster_scheduler": ("", "/scheduler"),
+    "cluster_applications": ("", "/apps"),
+    "cluster_application_statistics": ("", "/appstatistics"),
+    "cluster_application": ("app", APP),
+    "cluster_application_attempts": ("app", f"{APP}/appattempts"),
+    "cluster_application_attempt_info": ("app attempt", ATTEMPT),
+    "cluster_application_attempt_containers": ("app attempt", f"{ATTEMPT}/containers"),
+    "cluster_application_attempt_container_info": ("app attempt task", f"{ATTEMPT}/containers/{{task}}"),
+    "cluster_nodes": ("", "/nodes"),
+    "cluster_node": ("node", "/nodes/{node}"),
+    "cluster_application_timeouts": ("app", f"{APP}/timeouts"),
+    "cluster_application_timeout": ("app type", f"{APP}/timeouts/{{type}}"),
+    "cluster_application_state": ("app", f"{APP}/state"),
+    "cluster_get_application_queue": ("app", f"{APP}/queue"),
+    "cluster_get_application_priority": ("app", f"{APP}/priority"),
+}
+"""What each method is given, and what it asks for."""
+FILTERED: dict[str, tuple[dict[str, list[str]], str]] = {
+    "cluster_applications": ({"states": ["RUNNING"]}, "/apps?states=RUNNING"),
+    "cluster_nodes": ({"states": ["RUNNING"]}, "/nodes?states=RUNNING"),
     "cluster_application_statistics": (
-        lambda rm, _: rm.cluster_application_statistics(states=["RUNNING"], application_types=["YARN"]),
+        {"states": ["RUNNING"], "application_types": ["YARN"]},
         "/appstatistics?states=RUNNING&applicationTypes=YARN",
     ),
-    "cluster_application": (lambda rm, master: rm.cluster_application(master.app_id), APP),
-    "cluster_application_attempts": (
-        lambda rm, master: rm.cluster_application_attempts(master.app_id),
-        f"{APP}/appattempts",
-    ),
-    "cluster_application_attempt_info": (
-        lambda rm, master: rm.cluster_application_attempt_info(master.app_id, master.attempt),
-        ATTEMPT,
-    ),
-    "cluster_application_attempt_containers": (
-        lambda rm, master: rm.cluster_application_attempt_containers(master.app_id, master.attempt),
-        f"{ATTEMPT}/containers",
-    ),
-    "cluster_application_attempt_container_info": (
-        lambda rm, master: rm.cluster_application_attempt_container_info(master.app_id, master.attempt, _task(master)),
-        f"{ATTEMPT}/containers/{{task}}",
-    ),
-    "cluster_nodes": (lambda rm, _: rm.cluster_nodes(states=["RUNNING"]), "/nodes?states=RUNNING"),
-    "cluster_node": (lambda rm, _: rm.cluster_node(NODE_ID), f"/nodes/{NODE_ID}"),
-    "cluster_application_timeouts": (
-        lambda rm, master: rm.cluster_application_timeouts(master.app_id),
-        f"{APP}/timeouts",
-    ),
-    "cluster_application_timeout": (
-        lambda rm, master: rm.cluster_application_timeout(master.app_id, "LIFETIME"),
-        f"{APP}/timeouts/LIFETIME",
-    ),
-    "cluster_application_state": (lambda rm, m: rm.cluster_application_state(m.app_id), f"{APP}/state"),
-    "cluster_get_application_queue": (lambda rm, m: rm.cluster_get_application_queue(m.app_id), f"{APP}/queue"),
-    "cluster_get_application_priority": (
-        lambda rm, m: rm.cluster_get_application_priority(m.app_id),
-        f"{APP}/priority",
-    ),
-}
-"""What each method asks for."""
-NOT_OFFERED: dict[str, Call] = {
-    "cluster_reservations": lambda rm, _: rm.cluster_reservations(queue="default"),
-    "scheduler_activities": lambda rm, _: rm.scheduler_activities(),
-    "application_activities": lambda rm, master: rm.application_activities(master.app_id),
-    "cluster_container_signal": lambda rm, m: rm.cluster_container_signal(_task(m), "GRACEFUL_SHUTDOWN"),
-    "cluster_new_reservation": lambda rm, _: rm.cluster_new_reservation(),
-    "cluster_submit_reservation": lambda rm, _: rm.cluster_submit_reservation({}),
-    "cluster_update_reservation": lambda rm, _: rm.cluster_update_reservation({}),
-    "cluster_delete_reservation": lambda rm, _: rm.cluster_delete_reservation("r"),
-    "cluster_new_delegation_token": lambda rm, _: rm.cluster_new_delegation_token("ann"),
 }
 
 
@@ -126,33 +98,22 @@ def test_the_configuration_of_the_scheduler_is_a_list_of_properties(rm: Any, mas
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_gets_what_its_path_answers(rm: Any, served: Served, master: Master, method: str) -> None:
-    call, path = METHODS[method]
+    assert master.container is not None
+    names = {"app": master.app_id, "attempt": master.attempt, "task": master.container.entity}
+    names |= {"node": NODE_ID, "type": "LIFETIME"}
+    given, path = METHODS[method]
 
-    data = call(rm, master).data
+    data = getattr(rm, method)(*(names[each] for each in given.split())).data
 
-    assert data == served.ask(path.format(app=master.app_id, attempt=master.attempt, task=_task(master))).json()
+    assert data == served.ask(path.format(**names)).json()
     assert "RemoteException" not in data
 
 
-@pytest.mark.parametrize("method", NOT_OFFERED)
-def test_what_is_not_offered_is_an_api_error(rm: Any, master: Master, method: str) -> None:
-    with pytest.raises(APIError, match=r"404.*not offered by this ResourceManager"):
-        NOT_OFFERED[method](rm, master)
+@pytest.mark.parametrize("method", FILTERED)
+def test_a_method_asks_for_what_it_is_to_filter_by(rm: Any, served: Served, method: str) -> None:
+    wanted, path = FILTERED[method]
 
-
-def test_the_lists_have_what_the_single_ones_have(rm: Any, master: Master) -> None:
-    (app,) = rm.cluster_applications(states=["RUNNING"], user="ann", limit=5).data["apps"]["app"]
-    containers = rm.cluster_application_attempt_containers(master.app_id, master.attempt).data["containers"]
-    (node,) = rm.cluster_nodes().data["nodes"]["node"]
-    (attempt,) = rm.cluster_application_attempts(master.app_id).data["appAttempts"]["appAttempt"]
-
-    assert app == rm.cluster_application(master.app_id).data["app"]
-    assert node == rm.cluster_node(NODE_ID).data["node"]
-    assert len(containers["container"]) == 2
-    assert set(attempt) == {
-        "id", "appAttemptId", "startTime", "finishedTime", "containerId", "nodeHttpAddress", "nodeId", "logsLink",
-        "blacklistedNodes", "nodesBlacklistedBySystem", "exportPorts", "appAttemptState",
-    }  # fmt: skip
+    assert getattr(rm, method)(**wanted).data == served.ask(path).json()
 
 
 def test_all_filters_of_the_client_at_once(rm: Any, master: Master) -> None:
@@ -166,17 +127,6 @@ def test_all_filters_of_the_client_at_once(rm: Any, master: Master) -> None:
     none = rm.cluster_applications(**{**wanted, "application_tags": ["x"]}).data
 
     assert (app["id"], "timeouts" in app, none) == (master.app_id, False, {"apps": {"app": []}})
-
-
-def test_the_helpers_for_queues(rm: Any) -> None:
-    queue = rm.cluster_scheduler_queue("default")
-    partition = rm.cluster_queue_partition(queue, "")
-
-    assert queue["queueName"] == "default"
-    assert partition["absoluteUsedCapacity"] == pytest.approx(100 * 1025 / 4096)
-    assert rm.cluster_scheduler_queue_availability(partition, 90) is True
-    assert rm.cluster_scheduler_queue_availability(partition, 10) is False
-    assert rm.cluster_scheduler_queue("nothing") is None
 
 
 def test_errors_are_api_errors(rm: Any) -> None:
