@@ -10,13 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dispatcher import CompositeService
 from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
 from statemachines.resourcemanager.web import RMDoor
 
 from ....kit import until
-from ....kit.holding import held
 from ...simulation.replays import TIMEOUT_S
+from .front import Front, front
 
 pytestmark = pytest.mark.long
 
@@ -29,65 +28,43 @@ def manager(**web: object) -> ResourceManager:
 
 
 @pytest.fixture
-def daemon() -> Iterator[tuple[ResourceManager, RMDoor]]:
-    daemon, central = CompositeService("daemon"), manager()
-    door = RMDoor(central)
-    for service in (door, central):
-        daemon.add_service(service)
-    with daemon:
-        yield central, door
+def made() -> Iterator[Front]:
+    with front() as made:
+        yield made
 
 
 def get(door: RMDoor, path: str, **more: object) -> httpx.Response:
     return httpx.get(f"{door.url}{path}", timeout=TIMEOUT_S, **more)
 
 
-def until_active(door: RMDoor) -> None:
-    until(lambda: get(door, "/cluster").status_code == 200, "it is active")
-
-
 @pytest.mark.parametrize("path", ["/ws/v1/cluster", "/ws/v1/cluster/", "/ws/v1/cluster/info", "//ws/v1/cluster/info"])
-def test_info_describes_the_resource_manager(daemon: tuple[ResourceManager, RMDoor], path: str) -> None:
-    central, door = daemon
-    until_active(door)
-
-    answer = get(door, path)
+def test_info_describes_the_resource_manager(made: Front, path: str) -> None:
+    answer = get(made.door, path)
 
     info = answer.json()["clusterInfo"]
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     assert (info["state"], info["haState"], info["hadoopVersion"]) == ("STARTED", "ACTIVE", "3.4.1")
-    assert info["startedOn"] == central.started_ms
+    assert info["startedOn"] == made.manager.started_ms
     assert info["id"] <= info["startedOn"]
     assert info["rmStateStoreName"] == "MemoryRMStateStore"
     assert re.fullmatch(r"central-dispatcher .+", info["resourceManagerVersion"])
 
 
 @pytest.mark.parametrize("path", ["/cluster", "/ws/v1/cluster/info", "/ops/v1/dispatchers", "/metrics", "/nowhere"])
-def test_every_answer_tells_the_age_of_the_state(daemon: tuple[ResourceManager, RMDoor], path: str) -> None:
-    answer = get(daemon[1], path)
+def test_every_answer_tells_the_age_of_the_state(made: Front, path: str) -> None:
+    answer = made.http.get(path)
 
     assert 0 <= int(answer.headers["x-state-age-ms"]) < TIMEOUT_S * 1000
 
 
-def test_the_ops_api_and_the_metrics_are_on_the_same_host(daemon: tuple[ResourceManager, RMDoor]) -> None:
-    central, door = daemon
-
-    names = (central.name, f"{central.name}-scheduler")
-    found = [get(door, f"/ops/v1/dispatchers/{name}").json()["name"] for name in names]
-    page = get(door, "/metrics", headers={"Accept-Encoding": "gzip"})
+def test_the_ops_api_and_the_metrics_are_on_the_same_host(made: Front) -> None:
+    names = (made.manager.name, f"{made.manager.name}-scheduler")
+    found = [made.http.get(f"/ops/v1/dispatchers/{name}").json()["name"] for name in names]
+    page = made.http.get("/metrics", headers={"Accept-Encoding": "gzip"})
 
     assert found == list(names)
     assert page.headers["content-encoding"] == "gzip"
     assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page.text
-
-
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
-def test_the_probes_are_on_the_same_host(daemon: tuple[ResourceManager, RMDoor], path: str) -> None:
-    answer = get(daemon[1], path)
-
-    assert answer.status_code in (200, 503)  # other daemons of this process count as well
-    assert answer.headers["cache-control"] == "no-store"
-    assert {"status", "reasons", "uptime_s"} <= answer.json().keys()
 
 
 def test_before_the_resource_manager_is_started_its_address_answers_503() -> None:
@@ -108,7 +85,7 @@ def test_an_address_is_ready_once_it_has_something_to_show() -> None:
     with RMDoor(central) as door:
         before = get(door, "/readyz").json()["reasons"], door.unready_reason()
         with central:
-            until_active(door)
+            until(lambda: get(door, "/cluster").status_code == 200, "it is active")
             after = get(door, "/readyz").json()["reasons"], door.unready_reason()
 
     own = {"reason": "starting", "service": "ResourceManager-door"}
@@ -129,41 +106,12 @@ def test_probes_need_no_token_unless_that_is_configured(tmp_path: Path, needs_to
     assert (page.status_code, change.status_code) == (401, 401)
 
 
-def test_a_probe_may_speak_http_1_0_without_a_host(daemon: tuple[ResourceManager, RMDoor]) -> None:
+def test_a_probe_may_speak_http_1_0_without_a_host(made: Front) -> None:
     answers = {}
     for path in ("/livez", "/cluster"):
-        with socket.create_connection(("127.0.0.1", daemon[1].host.port), TIMEOUT_S) as connection:
+        with socket.create_connection(("127.0.0.1", made.door.host.port), TIMEOUT_S) as connection:
             connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             answers[path] = int(connection.makefile().readline().split()[1])
 
     assert answers["/livez"] in (200, 503)  # other daemons of this process count as well
     assert answers["/cluster"] == 421
-
-
-def test_an_unknown_path_is_an_error_in_hadoops_form(daemon: tuple[ResourceManager, RMDoor]) -> None:
-    answer = get(daemon[1], "/ws/v1/cluster/nothing")
-
-    assert answer.status_code == 404
-    assert answer.json()["RemoteException"]["exception"] == "NotFoundException"
-
-
-def test_without_the_ops_api_there_is_no_ops() -> None:
-    settings = {"metrics": NO_METRICS_PORT, "ops": {"enabled": False}, "web": {"port": 0, "unix_socket": False}}
-    central = ResourceManager(ResourceManagerConfig.model_validate(settings))
-
-    with RMDoor(central) as door:
-        answer = get(door, "/ops/v1/dispatchers")
-
-    assert answer.status_code == 404
-    central.stop()
-
-
-def test_while_a_handler_hangs_answers_tell_that_the_state_grows_older(
-    daemon: tuple[ResourceManager, RMDoor],
-) -> None:
-    central, door = daemon
-    until_active(door)
-    with held(central.dispatcher.mailbox_executor.execute, "a mail that hangs"):
-        ages = [int(get(door, "/ws/v1/cluster/info").headers["x-state-age-ms"]) for _ in range(5)]
-
-    assert ages == sorted(ages), "nobody says that the state is still this one"

@@ -13,7 +13,6 @@ from statemachines.resourcemanager.web.jmx.object_names import MalformedNameErro
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
-from .front import front
 from .served import Served
 
 pytestmark = pytest.mark.long
@@ -222,13 +221,6 @@ def counts_of_containers(served: Served) -> dict[str, tuple[int, int, int]]:
     names = "AggregateContainersAllocated", "AggregateContainersReleased", "AllocatedContainers"
     found = jmx(served, qry=f"{RM}QueueMetrics,*")
     return {each["tag.Queue"].rpartition(".")[2]: tuple(each[name] for name in names) for each in found}  # type: ignore[misc]
-
-
-def test_a_handler_that_hangs_does_not_hold_it_up() -> None:
-    with front() as made, made.hanging():
-        answer = made.http.get("/jmx")
-
-    assert (answer.status_code, len(answer.json()["beans"])) == (200, 4)
 
 
 def test_the_name_of_a_queue_with_special_characters_is_quoted() -> None:

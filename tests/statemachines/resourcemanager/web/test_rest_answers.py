@@ -15,7 +15,7 @@ from statemachines.simulation.workload import NodeSpec
 from ..daemon.yarn_cluster import Yarn
 from ..inner import RMNodeEvent
 from .front import front
-from .served import BASE, Served, amount
+from .served import Served, amount
 
 pytestmark = pytest.mark.long
 
@@ -26,21 +26,6 @@ QUEUES = {
         {"name": "b", "capacity": 40, "queues": [{"name": "c", "capacity": 50}, {"name": "d", "capacity": 50}]},
     ],
 }
-PARTITION = {
-    "partitionName", "capacity", "usedCapacity", "maxCapacity", "absoluteCapacity", "absoluteUsedCapacity",
-    "absoluteMaxCapacity",
-}  # fmt: skip
-QUEUE = {
-    "queueName", "capacity", "usedCapacity", "maxCapacity", "capacities", "absoluteCapacity", "absoluteUsedCapacity",
-    "absoluteMaxCapacity", "numApplications", "usedResources", "resourcesUsed", "state",
-}  # fmt: skip
-LEAF = {
-    "type", "numActiveApplications", "numPendingApplications", "numContainers", "maxApplications",
-    "maxApplicationsPerUser", "maxActiveApplications", "maxActiveApplicationsPerUser", "userLimit", "userLimitFactor",
-    "users", "AMResourceLimit", "usedAMResource", "userAMResourceLimit", "preemptionDisabled", "allocatedContainers",
-    "reservedContainers", "pendingContainers",
-}  # fmt: skip
-
 
 LABELS = "nodeLabelInfo"
 EMPTY = ["/apps", "/nodes", "/get-node-to-labels", "/get-node-labels"]
@@ -99,14 +84,10 @@ def test_the_queues_have_the_shape_of_the_capacity_scheduler(served: Served) -> 
     c, d = b["queues"]["queue"]
 
     assert (root["type"], root["queueName"], root["capacity"]) == ("capacityScheduler", "root", 100.0)
-    assert set(root) >= {"type", "queueName", "capacity", "usedCapacity", "maxCapacity", "queues", "capacities"}
     assert "type" not in b
     for queue, name in (a, "a"), (b, "b"), (c, "c"), (d, "d"):
         assert queue["queueName"] == name
-        assert set(queue) >= QUEUE
-        assert all(set(each) >= PARTITION for each in queue["capacities"]["queueCapacitiesByPartition"])
     for leaf in (a, c, d):
-        assert set(leaf) >= LEAF
         assert leaf["type"] == "capacitySchedulerLeafQueueInfo"
         assert "queues" not in leaf
     assert (a["absoluteCapacity"], c["absoluteCapacity"], c["capacity"]) == (60.0, 20.0, 50.0)
@@ -118,13 +99,14 @@ def test_the_queues_have_the_shape_of_the_capacity_scheduler(served: Served) -> 
     assert c["users"] == {"user": []}
 
 
-def test_an_idle_fifo_queue_has_that_shape_too() -> None:
-    with Yarn() as yarn, Served(yarn.manager) as served:
-        root = served.get("/scheduler")["scheduler"]["schedulerInfo"]
+def test_an_idle_fifo_queue_has_that_shape_too(served: Served) -> None:
+    (leaf, _) = served.get("/scheduler")["scheduler"]["schedulerInfo"]["queues"]["queue"]
+    with Yarn() as yarn, Served(yarn.manager) as fifo:
+        root = fifo.get("/scheduler")["scheduler"]["schedulerInfo"]
 
     (queue,) = root["queues"]["queue"]
     assert (root["type"], queue["queueName"], queue["usedCapacity"]) == ("capacityScheduler", "default", 0.0)
-    assert set(queue) >= QUEUE | LEAF
+    assert leaf.keys() - {"nodeLabels"} <= queue.keys()
     assert "queues" not in queue
 
 
@@ -175,17 +157,6 @@ def test_a_node_that_is_gone_has_no_address_and_no_room() -> None:
         node = served.get("/nodes/n1:45454")["node"]
 
     assert (node["state"], node["nodeHTTPAddress"], node["availMemoryMB"]) == ("DECOMMISSIONED", "", 0)
-
-
-def test_a_heartbeat_alone_is_seen(cluster: tuple[Yarn, Served]) -> None:
-    yarn, served = cluster
-    yarn.advance(1_000)
-    yarn.heartbeat("n2")
-
-    nodes = {each["id"]: each for each in served.get("/nodes", states="RUNNING")["nodes"]["node"]}
-
-    assert nodes["n2:45454"]["lastHealthUpdate"] == yarn.context.now_ms()
-    assert nodes["n2:45454"] == served.get("/nodes/n2:45454")["node"]
 
 
 def test_labels(served: Served) -> None:
@@ -304,17 +275,6 @@ def test_what_the_host_refuses_is_an_error_in_hadoops_form_too(served: Served) -
     assert set(served.ask("//cluster", headers=foreign).json()) == {"error"}
 
 
-def test_answers_are_compressed_if_asked_for(served: Served) -> None:
-    plain = served.ask("/scheduler", headers={"Accept-Encoding": "identity"})
-    zipped = served.ask("/scheduler", headers={"Accept-Encoding": "br, gzip;q=0.5"})
-    refused = served.ask("/scheduler", headers={"Accept-Encoding": "gzip;q=0"})
-
-    assert zipped.headers["content-encoding"] == "gzip"
-    assert zipped.json() == plain.json() == refused.json()
-    assert "content-encoding" not in plain.headers
-    assert "content-encoding" not in refused.headers
-
-
 @pytest.mark.parametrize("name", ['<b>"x"&', "\x00\x1b[31m", "\ud800", "\u202e\u2028", "é" * 100_000])
 def test_hostile_names_are_plain_json(name: str) -> None:
     with Yarn() as yarn, Served(yarn.manager) as served:
@@ -337,7 +297,3 @@ def test_pending_and_reserved_resources_are_in_the_metrics() -> None:
     check_sums(metrics)
     assert metrics["pendingMB"] + metrics["reservedMB"] == 80
     assert metrics["containersPending"] + metrics["containersReserved"] == 1
-
-
-def test_the_base_path_is_where_the_tests_ask(served: Served) -> None:
-    assert served.ask(BASE).json() == served.ask(f"{BASE}/info").json()

@@ -6,7 +6,6 @@ import gzip
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from statemachines.resourcemanager import Resource
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
-from ..stores import refuse_changes_of_nodes
-from .front import NODE, NODE_ID, Front, front, message, until
+from .front import NODE, NODE_ID, Front, front, message, submission, until
 from .served import Served, amount
 
 pytestmark = pytest.mark.long
@@ -101,7 +99,7 @@ def test_the_present_state_as_the_target_does_nothing(idle: Front, app: str) -> 
 CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("state", {"state": "KILLED"}),
     ("queue", {"queue": "other"}),
-    ("priority", {"priority": 3}),
+    ("priority", {"priority": "3"}),
     ("timeout", {"timeout": {"type": "LIFETIME", "expiryTime": "2099-12-31T00:00:00.000+0000"}}),
 ]
 
@@ -184,18 +182,6 @@ def test_the_identity_is_no_compression(idle: Front, app: str, encoding: str) ->
     assert answer.json() == {"priority": 2}
 
 
-@pytest.mark.parametrize(("what", "body"), CHANGES[1:])
-def test_while_the_handler_hangs_a_change_ends_with_its_deadline(what: str, body: dict[str, Any]) -> None:
-    with front(scheduler=QUEUES) as made:
-        app = made.submit()
-        with made.in_a_hurry(), made.hanging():
-            answer = made.put(f"/apps/{app}/{what}", body)
-
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "1"
-    assert "send it again" in message(answer)
-
-
 @pytest.mark.parametrize(("what", "body"), CHANGES)
 def test_a_change_is_in_the_model_when_it_is_answered(idle: Front, app: str, what: str, body: dict[str, Any]) -> None:
     model = idle.door.app.state.rm.model
@@ -212,27 +198,21 @@ def test_a_change_is_in_the_model_when_it_is_answered(idle: Front, app: str, wha
     }[what]
 
 
-# -- queue, priority, lifetime -----------------------------------------------------------------------------------------
+def test_while_the_handler_hangs_a_change_or_a_submission_ends_with_its_deadline(idle: Front, app: str) -> None:
+    new, before = submission(idle.new_id()), idle.apps()
+
+    with idle.in_a_hurry(), idle.hanging():
+        changes = [idle.put(f"/apps/{app}/{what}", body) for what, body in CHANGES[1:]]
+        submissions = [idle.post("/apps/new-application"), idle.post("/apps", new)]
+
+    for answer in changes + submissions:
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "within 0.2 s" in message(answer)
+    assert all("send it again" in message(answer) for answer in changes)
+    assert idle.apps() == before
 
 
-def test_a_move_answers_with_the_new_queue(idle: Front, app: str) -> None:
-    assert idle.put(f"/apps/{app}/queue", {"queue": "default"}).json() == {"queue": "default"}
-    assert idle.put(f"/apps/{app}/queue", {"queue": "other"}).json() == {"queue": "other"}
-
-
-def test_a_priority_changes(idle: Front, app: str) -> None:
-    assert idle.put(f"/apps/{app}/priority", {"priority": 8}).json() == {"priority": 8}
-    assert idle.put(f"/apps/{app}/priority", {"priority": "9"}).json() == {"priority": 9}
-    assert idle.manager.clients.get_application_report(app).priority == 9
-
-
-def test_an_ended_application_cannot_be_moved(idle: Front, app: str) -> None:
-    idle.put(f"/apps/{app}/state", {"state": "KILLED"})
-
-    answer = idle.put(f"/apps/{app}/queue", {"queue": "other"})
-
-    assert answer.status_code == 400
-    assert "KILLED" in message(answer)
+# -- lifetime ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,15 +286,6 @@ def test_a_node_that_drains_keeps_its_gpus_and_has_its_new_size_once_recommissio
     assert stored == {NODE_ID: wanted}
 
 
-def test_another_size_that_cannot_be_stored_is_answered_with_503(tmp_path: Path) -> None:
-    refuse_changes_of_nodes(tmp_path / "state.db", "node_capacities")
-    with front(NODE, state_store={"kind": "sqlite", "path": tmp_path / "state.db"}) as made:
-        answer = made.post(f"/nodes/{NODE_ID}/resource", {"resource": {"memory": 2048, "vCores": 2}})
-
-    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
-    assert "could not be stored: database or disk is full" in message(answer)
-
-
 def test_administrators_of_a_queue_ask_who_may_use_it() -> None:
     queues = [
         {"name": "a", "capacity": 50, "acl_submit_applications": "bob", "acl_administer_queue": "carl"},
@@ -340,12 +311,3 @@ def test_administrators_of_a_queue_ask_who_may_use_it() -> None:
     assert by_path.json()["allowed"] is False
     assert "acl-type=ADMINISTER_QUEUE" in by_path.json()["diagnostics"]
     assert statuses == [403, 404, 400, 400]
-
-
-def test_before_the_resource_manager_is_active_nothing_changes() -> None:
-    with front() as made:
-        made.manager.stop()
-        answer = made.post("/apps/new-application")
-
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "1"

@@ -106,18 +106,6 @@ def test_the_clusters_totals(served: Served) -> None:
     assert gpus(metrics["totalReservedResourcesAcrossPartition"]) == 0
 
 
-def test_every_type_of_a_resource_is_described_as_hadoop_does(served: Served) -> None:
-    total = served.get("/metrics")["clusterMetrics"]["totalClusterResourcesAcrossPartition"]
-
-    about = {"resourceType": "COUNTABLE", "minimumAllocation": 0, "maximumAllocation": 2**63 - 1}
-    assert (total["memory"], total["vCores"]) == (2000, 20)
-    assert total["resourceInformations"]["resourceInformation"] == [
-        {"name": "memory-mb", "units": "Mi", "value": 2000, **about},
-        {"name": "vcores", "units": "", "value": 20, **about},
-        {"name": "yarn.io/gpu", "units": "", "value": 16, **about},
-    ]
-
-
 def test_a_node(served: Served) -> None:
     nodes = served.get("/nodes")["nodes"]["node"]
 
@@ -146,20 +134,11 @@ def test_an_application(cluster: tuple[Served, Master]) -> None:
     assert "resourceInfo" not in served.get("/apps", deSelects="resourceInfo")["apps"]["app"][0]
 
 
-def test_the_resources_of_an_application_that_has_ended_are_gone() -> None:
-    with Yarn(*NODES) as yarn, Served(yarn.manager) as served:
-        app_id = yarn.submit_and_run("app", am_mb=100).app_id
-        yarn.kill(app_id)
-        app = served.get(f"/apps/{app_id}")["app"]
-
-    assert (app["state"], "resourceInfo" in app) == ("KILLED", False)
-
-
 def test_the_largest_container(served: Served) -> None:
-    headers = {"Content-Type": "application/json"}
-    new = served.ask("/apps/new-application", "POST", headers=headers).json()
+    new = served.ask("/apps/new-application", "POST")
 
-    assert gpus(new["maximum-resource-capability"]) == 8
+    assert "content-type" not in new.request.headers
+    assert gpus(new.json()["maximum-resource-capability"]) == 8
 
 
 def test_the_page_of_the_cluster_says_how_many_there_are(served: Served) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -115,9 +114,11 @@ def states_in_the_end(client: Client) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_killed_at_any_moment_what_was_answered_with_202_is_there_once_and_ends(is_given_up: threading.Event) -> None:
+def test_killed_at_any_moment_what_was_answered_with_202_is_there_once_and_ends(
+    is_given_up: threading.Event, tmp_path: Path
+) -> None:
     seed = random.randrange(2**32)
-    print(f"seed {seed}")  # of the moments; pytest shows it if the test fails
+    print(f"seed {seed}, log in {tmp_path}")  # pytest shows it if the test fails
     moments = random.Random(seed)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -127,34 +128,33 @@ def test_killed_at_any_moment_what_was_answered_with_202_is_there_once_and_ends(
     for submitter in submitters:
         submitter.start()
 
-    with tempfile.TemporaryDirectory(prefix="rm-") as folder, forking(kill_daemon) as server:
+    with forking(kill_daemon) as server:
         client = Client(address, "looker", is_given_up)
         for number in range(KILLS):
-            server.start(folder, port)
+            server.start(tmp_path, port)
             if number % 2:  # half of the daemons get to their work, however busy the machine is
                 client.ask("GET", "/info")
             if is_given_up.wait(moments.uniform(0, LONGEST_LIFE_S)):
                 break
             server.kill()
         else:
-            server.start(folder, port)
+            server.start(tmp_path, port)
         for submitter in submitters:
             submitter.ends.set()
             submitter.join(END_S)
         assert [submitter.failure for submitter in submitters] == [None] * CLIENTS
         states = states_in_the_end(client)
         client.http.close()
-        Path(folder, "stop").touch()
+        (tmp_path / "stop").touch()
         assert server.said() == "stopped"
         server.await_end()
-        log = Path(folder, "log").read_text()
-        store = sqlite_store(Path(folder, "state.db"))
-        stored = {id: (app.data.state, app.data.submission) for id, app in store.load_state().applications.items()}
-        epoch = store.get_and_increment_epoch()
-        store.stop()
 
-    errors = [line for line in log.splitlines() if line.startswith(("ERROR", "CRITICAL"))]
-    assert [line for line in errors if REFUSED_BY_YARN not in line] == [], log
+    store = sqlite_store(tmp_path / "state.db")
+    stored = {id: (app.data.state, app.data.submission) for id, app in store.load_state().applications.items()}
+    epoch = store.get_and_increment_epoch()
+    store.stop()
+    errors = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith(("ERROR", "CRITICAL"))]
+    assert [line for line in errors if REFUSED_BY_YARN not in line] == []
     assert {id: state for id, (state, _) in stored.items()} == states
     assert epoch > KILLS // 2
     acknowledged = {id: name for submitter in submitters for id, name in submitter.acknowledged.items()}

@@ -8,7 +8,6 @@ import grp
 import logging
 import pwd
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from dispatcher import ConfigError, load_config
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.web.groups import Groups, groups_of_machine
 
-from ...simulation.replays import TIMEOUT_S
 from .front import Front, bearer, front, message, submission, tokens_of, until
 
 pytestmark = pytest.mark.long
@@ -136,31 +134,6 @@ def test_a_read_only_address_changes_nothing() -> None:
     assert (reading.status_code, apps) == (200, set())
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "http://evil.example"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Origin": "null"},
-        {"Content-Type": "text/plain"},
-        {"Content-Type": "application/x-www-form-urlencoded"},
-        {"Host": "evil.example"},
-    ],
-)
-def test_a_page_of_another_origin_can_change_nothing(fresh: Front, headers: dict[str, str]) -> None:
-    app_id = fresh.submit("alice")
-    before = fresh.apps()
-    new_id = fresh.new_id()
-    fresh.http.get("/cluster", params={"user.name": "alice"})  # the browser has her cookie
-
-    submitted = fresh.post("/apps", submission(new_id), headers=headers)
-    killed = fresh.put(f"/apps/{app_id}/state", {"state": "KILLED"}, headers=headers)
-
-    assert {submitted.status_code, killed.status_code} <= {403, 415, 421}
-    assert fresh.apps() == before
-    assert fresh.state(app_id) != "KILLED"
-
-
 def test_reading_changes_nothing_whatever_the_address_says(fresh: Front) -> None:
     app_id = fresh.submit()
     before = fresh.apps()
@@ -175,70 +148,50 @@ def test_reading_changes_nothing_whatever_the_address_says(fresh: Front) -> None
 # -- auth token --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def with_tokens(folder: Path, **settings: Any) -> Iterator[tuple[Front, dict[str, str]]]:
-    """A door that wants tokens, and the tokens by user: viewer, user, admin, each with the role of the name."""
-    path = folder / "tokens"
-    tokens = tokens_of(
-        path, dict(zip(("viewer", "ann", "root", "dr.who"), ("view", "user", "admin", "user"), strict=True))
-    )
-    web = {"tokens_file": str(path), **settings.pop("web", {})}
-    with front(web=web, token=tokens["root"], **settings) as made:
+@pytest.fixture(scope="module")
+def proven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, dict[str, str]]]:
+    """A door that wants tokens, and the tokens by user."""
+    path = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens = tokens_of(path, {"viewer": "view", "ann": "user", "root": "admin", "dr.who": "user"})
+    with front(web={"tokens_file": str(path)}, token=tokens["root"]) as made:
         yield made, tokens
 
 
-@pytest.fixture(scope="module")
-def proven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, dict[str, str]]]:
-    with with_tokens(tmp_path_factory.mktemp("tokens")) as made:
-        yield made
+TOKENS: dict[str, tuple[str | None, dict[str, str], int, str]] = {
+    "without a token nothing is answered": (None, {}, 401, ""),
+    "a name is no token": (None, {"user.name": "root"}, 401, ""),
+    "the role view may change nothing": ("viewer", {}, 403, "role user is required; viewer has role view"),
+    "the static user may change nothing": ("dr.who", {}, 403, "default static user"),
+    "nobody may act for the static user": ("root", {"user.name": "dr.who"}, 403, "default static user"),
+}
 
 
-def test_without_a_token_nothing_is_answered(proven: tuple[Front, dict[str, str]]) -> None:
-    made, _ = proven
-
-    assert made.post(NEW).status_code == 401
-    assert made.post(NEW, params={"user.name": "root"}).status_code == 401
-
-
-def test_a_browser_s_user_gives_the_token_as_its_password(proven: tuple[Front, dict[str, str]]) -> None:
-    made, tokens = proven
-    with httpx.Client(base_url=str(made.door.url), timeout=TIMEOUT_S) as browser:
-        asked = browser.get("/cluster")
-        page = browser.get("/cluster", auth=("ann", tokens["ann"]))
-        other = browser.get("/cluster", auth=("root", tokens["ann"]))
-
-    assert (asked.status_code, asked.headers.get_list("www-authenticate")[0][:6]) == (401, "Basic ")
-    assert (page.status_code, other.status_code) == (200, 401)
-    assert "<bdi>ann</bdi>" in page.text
-
-
-def test_the_user_is_the_token_s_and_user_name_is_ignored(proven: tuple[Front, dict[str, str]]) -> None:
+@pytest.mark.parametrize(("token", "params", "status", "said"), TOKENS.values(), ids=TOKENS)
+def test_token(
+    proven: tuple[Front, dict[str, str]], token: str | None, params: dict[str, str], status: int, said: str
+) -> None:
     made, tokens = proven
 
-    answer = made.http.get("/cluster", params={"user.name": "root"}, headers=bearer(tokens["ann"]))
-    found = submit_as_it_is(made, params={"user.name": "root"}, headers=bearer(tokens["ann"]))
+    answer = made.post(NEW, params=params, headers=bearer(tokens[token]) if token is not None else {})
 
-    assert found == "ann"
+    assert (answer.status_code, said in answer.text) == (status, True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"params": {"user.name": "root"}}, {"headers": {"Cookie": "hadoop.auth=u=root&p=root&t=simple"}}],
+    ids=["user.name", "Hadoop's cookie"],
+)
+def test_the_user_is_the_token_s_whomever_the_request_names(
+    proven: tuple[Front, dict[str, str]], more: dict[str, dict[str, str]]
+) -> None:
+    made, tokens = proven
+    more = {**more, "headers": {**bearer(tokens["ann"]), **more.get("headers", {})}}
+
+    answer = made.http.get("/cluster", **more)  # type: ignore[arg-type]
+
+    assert submit_as_it_is(made, **more) == "ann"
     assert "set-cookie" not in answer.headers
-
-
-def test_the_role_view_may_change_nothing(proven: tuple[Front, dict[str, str]]) -> None:
-    made, tokens = proven
-
-    answer = made.post(NEW, headers=bearer(tokens["viewer"]))
-
-    assert answer.status_code == 403
-    assert "role user is required; viewer has role view" in message(answer)
-
-
-def test_the_static_user_may_change_nothing(proven: tuple[Front, dict[str, str]]) -> None:
-    made, tokens = proven
-
-    by_token = made.post(NEW, headers=bearer(tokens["dr.who"]))
-    by_name = made.post(NEW, params={"user.name": "dr.who"}, headers=bearer(tokens["root"]))
-
-    assert (by_token.status_code, by_name.status_code) == (403, 403)
-    assert "default static user" in message(by_token)
 
 
 def test_an_administrator_acts_for_another_user_and_the_audit_log_says_so(
@@ -268,14 +221,6 @@ def test_one_who_acts_for_another_user_has_that_user_s_rights(proven: tuple[Fron
 
     assert as_bob.status_code == 403
     assert as_root.status_code in (200, 202)  # 202: it is not done yet
-
-
-def test_hadoop_s_cookie_says_nothing_under_auth_token(proven: tuple[Front, dict[str, str]]) -> None:
-    made, tokens = proven
-
-    found = submit_as_it_is(made, headers={**bearer(tokens["ann"]), "Cookie": "hadoop.auth=u=root&p=root&t=simple"})
-
-    assert found == "ann"
 
 
 # -- the audit log -----------------------------------------------------------------------------------------------------
