@@ -17,8 +17,7 @@ from statemachines.resourcemanager import (
     ResourceManagerConfig,
 )
 
-from .builders import Workshop
-from .inner import AccessControlList, QueueACL, QueueACLs, application_report
+from .inner import AccessControlList, QueueACL, QueueACLs
 
 ANN, BOB = Caller("ann"), Caller("bob")
 ETL = Caller("carl", frozenset({"etl"}))
@@ -123,12 +122,6 @@ def test_lists_of_the_root_count_for_the_one_queue_of_the_fifo_scheduler() -> No
     assert [lists.path_of(name) for name in ("default", "root.default", "whatever")] == ["root.default"] * 2 + [None]
 
 
-def test_administrator_of_a_queue_may_submit_to_it() -> None:
-    lists = acls({"name": "a", "acl_submit_applications": "ann", "acl_administer_queue": "bob"})
-
-    assert [lists.may_submit("a", caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
-
-
 def queue(name: str, **lists: str) -> dict[str, Any]:
     return {"name": name, "capacity": 50, **{f"acl_{key}": text for key, text in lists.items()}}
 
@@ -211,30 +204,3 @@ def test_this_process_may_do_everything() -> None:
     lists.check_administrator(None, "refreshNodes")
     assert lists.may_submit("default", None)
     assert lists.may_modify(job(), None)
-
-
-# -- applications -----------------------------------------------------------------------------------------------------
-
-
-def test_application_s_own_lists() -> None:
-    lists = acls({"name": "a"}, token=True)
-    app = job(queue="a", VIEW_APP="bob", MODIFY_APP=" etl")
-
-    assert [lists.may_view(app, caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
-    assert [lists.may_modify(app, caller) for caller in (ANN, BOB, ETL)] == [True, False, True]
-
-
-def test_administrators_of_its_queue_view_and_modify_an_application() -> None:
-    lists = acls({"name": "a", "acl_administer_queue": "bob"})
-
-    assert [lists.may_view(job(queue="a"), caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
-    assert [lists.may_modify(job(queue="root.a"), caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
-
-
-def test_report_is_enough_to_say_who_may_view_it(workshop: Workshop) -> None:
-    lists = acls(token=True)
-    app = workshop.app("RUNNING", user="ann", launch=LaunchContext(acls={"VIEW_APP": "bob"}))
-
-    report = application_report(workshop.context, app)
-
-    assert [lists.may_view(report, caller) for caller in (ANN, BOB, ETL)] == [True, True, False]

@@ -30,7 +30,7 @@ from ..stores import applications_in
 
 pytestmark = pytest.mark.long
 
-MASTER = Resource(1, 1)
+JOB = ApplicationSubmission("job", Resource(1, 1))
 LOAD = workload(
     node("n1", 1000, 1000),
     node("n2", 1000, 1000),
@@ -75,47 +75,27 @@ def check_nothing_went_wrong(manager: ResourceManager) -> None:
     assert manager.dispatcher.queue_size() == 0
 
 
-class WaitingClient:
-    """Submits on a thread of its own, without a limit of time."""
-
-    def __init__(self, manager: ResourceManager) -> None:
-        self._manager = manager
-        self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._submit)
-        self._thread.start()
-        until(lambda: manager.clients.calls._waiting)
-
-    def _submit(self) -> None:
-        try:
-            self._manager.clients.submit_application(ApplicationSubmission("job", MASTER))
-        except Exception as error:
-            self.error = error
-
-    def outcome(self) -> Exception | None:
-        self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive()
-        return self.error
-
-
 def test_waiting_client_fails_at_once_when_the_resource_manager_cannot_go_on() -> None:
     """It waited until the resource manager was stopped."""
     manager = ResourceManager(config(), store=SilentStore())
     with manager:
-        client = WaitingClient(manager)
+        answer = manager.clients.submit_application_later(JOB)
+        until(lambda: manager.clients.calls._waiting)
         manager.context.post(RMFatalEvent(RMFatalEventType.STATE_STORE_OP_FAILED, "store", OSError("gone")))
 
-        assert isinstance(client.outcome(), RejectedExecutionError)
+        assert isinstance(answer.exception(TIMEOUT_S), RejectedExecutionError)
         assert manager.state is ServiceState.STARTED
 
 
 def test_stop_fails_waiting_clients() -> None:
     manager = ResourceManager(config(), store=SilentStore())
     with manager:
-        clients = [WaitingClient(manager) for _ in range(3)]
+        answers = [manager.clients.submit_application_later(JOB) for _ in range(3)]
+        until(lambda: manager.clients.calls._waiting)
 
-    assert [type(client.outcome()) for client in clients] == [RejectedExecutionError] * 3
+    assert [type(answer.exception(TIMEOUT_S)) for answer in answers] == [RejectedExecutionError] * 3
     with pytest.raises(RejectedExecutionError):
-        manager.clients.submit_application(ApplicationSubmission("job", MASTER))
+        manager.clients.submit_application(JOB)
     with pytest.raises(RejectedExecutionError):
         manager.clients.get_applications()
 
@@ -129,7 +109,7 @@ def test_every_submission_is_acknowledged_however_full_the_queue_is(tmp_path: Pa
 
     def submit() -> None:
         for _ in range(15):
-            ids.append(manager.clients.submit_application(ApplicationSubmission("job", MASTER), TIMEOUT_S))
+            ids.append(manager.clients.submit_application(JOB, TIMEOUT_S))
 
     with manager:
         manager.bring(workload(node("n1", 100, 100)))

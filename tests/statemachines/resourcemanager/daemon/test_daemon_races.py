@@ -126,6 +126,15 @@ def hand_played(**settings: Any) -> Iterator[HandPlayed]:
     assert played.failed() == [0, 0]
 
 
+@contextmanager
+def with_task(**settings: Any) -> Iterator[tuple[HandPlayed, str, str]]:
+    """An attempt whose master runs on n1, and a task on n2 that the node has not heard of."""
+    with hand_played(**settings) as played:
+        played.add_node("n2")
+        attempt = played.run_master()
+        yield played, attempt, played.get_task(attempt, N2)
+
+
 @pytest.mark.parametrize("scheduler", ["fifo", "capacity"])
 def test_application_that_is_killed_and_forgotten_before_the_scheduler_gets_it_leaves_nothing(
     scheduler: str,
@@ -145,10 +154,7 @@ def test_application_that_is_killed_and_forgotten_before_the_scheduler_gets_it_l
 
 def test_node_does_not_wait_for_an_application_that_was_forgotten_before_its_containers_ended() -> None:
     """The node kept it among its running applications for ever, so that it could never be emptied."""
-    with hand_played(max_completed_applications=0) as played:
-        played.add_node("n2")
-        attempt = played.run_master()
-        task = played.get_task(attempt, N2)
+    with with_task(max_completed_applications=0) as (played, attempt, task):
         app = played.context.attempts[attempt].app
         with played.held_scheduler():
             played.manager.clients.force_kill_application(app.entity)
@@ -164,10 +170,7 @@ def test_node_does_not_wait_for_an_application_that_was_forgotten_before_its_con
 
 def test_container_is_launched_once_though_its_node_registers_again_before_the_scheduler_learns_it() -> None:
     """The scheduler took a report of the time after for one of the time before: RUNNING got LAUNCHED."""
-    with hand_played() as played:
-        played.add_node("n2")
-        attempt = played.run_master()
-        task = played.get_task(attempt, N2)
+    with with_task() as (played, _, task):
         played.beat(N2, task)
         played.settle()
         with played.held_scheduler():
@@ -184,10 +187,7 @@ def test_container_is_launched_once_though_its_node_registers_again_before_the_s
 
 def test_container_that_ends_while_it_is_allowed_to_grow_is_not_waited_for() -> None:
     """It was monitored until its time to grow was over, ten minutes after its end."""
-    with hand_played() as played:
-        played.add_node("n2")
-        attempt = played.run_master()
-        task = played.get_task(attempt, N2)
+    with with_task() as (played, _, task):
         played.beat(N2, task)
         played.settle()
         with played.held_scheduler():

@@ -151,17 +151,13 @@ def test_master_that_is_killed_while_it_fails_is_not_followed_by_another() -> No
     with Yarn("n1", max_attempts=3) as yarn:
         app = yarn.submit()
         master = yarn.run(app)
+        assert master.container is not None
 
         def crash_and_kill() -> None:
-            yarn.manager.tracker.heartbeat("n1:45454", (), (_crashed(master),))
+            yarn.manager.tracker.heartbeat("n1:45454", (), (ContainerStatus(master.container.entity, 1),))
             yarn.clients.force_kill_application(app)
 
         yarn.do(crash_and_kill)
 
         assert yarn.report(app).state == "KILLED"
         assert len(yarn.clients.get_application_attempts(app)) == 1
-
-
-def _crashed(master: Master) -> ContainerStatus:
-    assert master.container is not None
-    return ContainerStatus(master.container.entity, 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..daemon.outside import Job, World
-from ..inner import EXIT_SUCCESS, MemoryRMStateStore
+from ..inner import EXIT_SUCCESS, MemoryRMStateStore, RMStateStoreEvent
 from ..machines.lives import AM_EXPIRY_MS, Life, Lives, check_nothing_is_left
 from ..stores import Owner, app_id, app_record, attempt_id, store_app, store_attempt
 
@@ -155,13 +155,20 @@ def test_failures_before_the_restart_count() -> None:
     assert lives.ends() == {"job": ("FAILED", 3)}
 
 
-def test_application_whose_attempts_are_used_up_fails_without_another() -> None:
-    """Killed after the end of the last attempt was stored, and before the end of its application was."""
+def having(*events: RMStateStoreEvent) -> MemoryRMStateStore:
+    """A store that has handled these."""
     store = MemoryRMStateStore()
     store.attach(Owner())  # type: ignore[arg-type]
-    store.handle(store_app(1, submission=app_record(1).submission._replace(max_attempts=2)))
-    for attempt in (1, 2):
-        store.handle(store_attempt(1, attempt, state="FAILED", exit_status=1, finish_ms=3000))
+    for event in events:
+        store.handle(event)
+    return store
+
+
+def test_application_whose_attempts_are_used_up_fails_without_another() -> None:
+    """Killed after the end of the last attempt was stored, and before the end of its application was."""
+    submission = app_record(1).submission._replace(max_attempts=2)
+    failed = (store_attempt(1, attempt, state="FAILED", exit_status=1, finish_ms=3000) for attempt in (1, 2))
+    store = having(store_app(1, submission=submission), *failed)
     life = Life(World(1), store)
 
     life.run()
@@ -172,11 +179,8 @@ def test_application_whose_attempts_are_used_up_fails_without_another() -> None:
 
 
 def test_attempt_that_was_followed_by_another_has_failed_even_if_its_end_was_not_stored() -> None:
-    store = MemoryRMStateStore()
-    store.attach(Owner())  # type: ignore[arg-type]
-    for event in (store_app(1), store_attempt(1, 1), store_attempt(1, 2, state="FINISHED", finish_ms=3000)):
-        store.handle(event)
-    life = Life(World(1), store)
+    ended = store_attempt(1, 2, state="FINISHED", finish_ms=3000)
+    life = Life(World(1), having(store_app(1), store_attempt(1, 1), ended))
 
     life.run()
 
@@ -185,11 +189,8 @@ def test_attempt_that_was_followed_by_another_has_failed_even_if_its_end_was_not
 
 
 def test_master_that_the_cluster_does_not_run_registers_again_and_goes_on() -> None:
-    store = MemoryRMStateStore()
-    store.attach(Owner())  # type: ignore[arg-type]
-    store.handle(store_app(1, submission=app_record(1).submission._replace(unmanaged_am=True)))
-    store.handle(store_attempt(1, master_container=None))
-    life = Life(World(1), store)
+    submission = app_record(1).submission._replace(unmanaged_am=True)
+    life = Life(World(1), having(store_app(1, submission=submission), store_attempt(1, master_container=None)))
     masters = life.manager.masters
 
     life.at(100, lambda: masters.register_application_master(attempt_id(1)))

@@ -18,16 +18,11 @@ JOBS = (
 ENDS = {"good": "FINISHED", "bad": "FAILED", "killed": "KILLED"}
 
 
-def events_of_a_whole_life() -> int:
-    lives = Lives(*JOBS)
-    return lives.to_the_end().handled
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("work_preserving", "first"), [(True, 1), (False, 2)])
 def test_killed_after_any_event_each_application_ends_as_it_should_and_once(work_preserving: bool, first: int) -> None:
     """Each of many events of a run is the last one that the first resource manager handles."""
-    total = events_of_a_whole_life()
+    total = Lives(*JOBS).to_the_end().handled
     assert total > 200
     for events in range(first, total + 1, max(1, 5 // EFFORT)):
         lives = Lives(*JOBS)
