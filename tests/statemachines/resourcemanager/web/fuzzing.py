@@ -151,7 +151,7 @@ class Fuzz:
         self._host = host
 
     def request(self, seed: str) -> Sent:
-        made = _Made(random.Random(seed), self._known)
+        made = Made(random.Random(seed), self._known)
         chance = made.chance
         route = made.random.choice(self._routes[made.random.choice(self._paths)])
         method = made.random.choice(METHODS) if chance(0.15) else route.method
@@ -166,7 +166,7 @@ class Fuzz:
         head = b"\r\n".join([b"%s %s HTTP/1.1" % (method.encode(), target), *lines, b"", b""])
         return Sent(method, head + sent, is_cut)
 
-    def _path(self, made: _Made, route: Address) -> bytes:
+    def _path(self, made: Made, route: Address) -> bytes:
         path = route.filled(lambda name: f"\1{name}\2")
         parts = path.replace("\2", "\1").split("\1")
         filled = [
@@ -182,7 +182,7 @@ class Fuzz:
             return made.random.choice((found + b"/", b"/" + found, found + b"//x", found.upper(), found + b"%00", b"*"))
         return found or b"/"
 
-    def _query(self, made: _Made, names: Sequence[str]) -> bytes:
+    def _query(self, made: Made, names: Sequence[str]) -> bytes:
         pairs = ["user.name=ann"] if made.chance(0.3) else []
         for _ in range(made.random.choice((1, 1, 2, 3, 6))):
             name = quote(made.random.choice(names)) if made.chance(0.8) else made.random.choice((*self._all_names, ""))
@@ -193,7 +193,7 @@ class Fuzz:
         return made.random.choice(("&", "&", "&", ";", "&&")).join(pairs).encode("latin-1")
 
 
-class _Made:
+class Made:
     """The parts of one request."""
 
     def __init__(self, seeded: random.Random, known: Callable[[str], str]) -> None:
@@ -295,6 +295,13 @@ class _Made:
             content = self._changed(content)
         text = json.dumps(content, ensure_ascii=self.chance(0.8))
         return text.encode(self.random.choice(("utf-8", "utf-8", "utf-8", "utf-16")), "surrogatepass")
+
+    def submission(self, app_id: str) -> Any:
+        """What submits this application, with up to three parts in place of others."""
+        content: Any = {**submission(app_id), **SUBMISSION}
+        for _ in range(self.random.randrange(4)):
+            content = self._changed(content)
+        return content
 
     def _changed(self, content: Any) -> Any:
         """A copy with one part in place of another, at any depth."""
