@@ -266,13 +266,32 @@ def test_a_fault_of_ours_is_a_number_in_the_log(
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_what_the_host_refuses_is_an_error_in_hadoops_form_too(served: Served) -> None:
-    foreign = {"Host": "elsewhere:80"}
+OF_OTHER_SITES: list[tuple[dict[str, str], int]] = [
+    ({"Host": "elsewhere:80"}, 421),
+    ({"Origin": "http://elsewhere"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Content-Type": "text/plain"}, 415),
+    ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+]
 
-    assert served.refusal("/apps", headers=foreign)[0] == 421
-    assert served.refusal("/apps", "POST", content="a=b", headers={"Content-Type": "text/plain"})[0] == 415
-    assert served.refusal("/apps", "POST", headers={"Origin": "http://elsewhere"})[0] == 403
-    assert set(served.ask("//cluster", headers=foreign).json()) == {"error"}
+
+@pytest.mark.parametrize(("headers", "status"), OF_OTHER_SITES)
+def test_a_page_of_another_site_changes_nothing_and_gets_an_error_in_hadoops_form(
+    cluster: tuple[Yarn, Served], headers: dict[str, str], status: int
+) -> None:
+    yarn, served = cluster
+    [app] = yarn.clients.get_applications()
+    headers = {"Content-Type": "application/json", **headers}
+
+    for path, method, body in ("/apps", "POST", {}), (f"/apps/{app.application_id}/state", "PUT", {"state": "KILLED"}):
+        assert served.refusal(path, method, content=json.dumps(body), headers=headers)[0] == status
+
+    assert yarn.report(app.application_id).state == "RUNNING"
+
+
+def test_a_refusal_by_the_host_elsewhere_is_no_exception_of_hadoops(served: Served) -> None:
+    assert set(served.ask("//cluster", headers={"Host": "elsewhere:80"}).json()) == {"error"}
 
 
 @pytest.mark.parametrize("name", ['<b>"x"&', "\x00\x1b[31m", "\ud800", "\u202e\u2028", "é" * 100_000])

@@ -15,7 +15,6 @@ import pytest
 client = pytest.importorskip("yarn_api_client", reason="yarn-api-client is not installed")
 
 from yarn_api_client import main as command  # noqa: E402
-from yarn_api_client.errors import APIError  # noqa: E402
 
 from statemachines.resourcemanager import ContainerRequest, Resource  # noqa: E402
 from statemachines.simulation.workload import NodeSpec  # noqa: E402
@@ -127,13 +126,6 @@ def test_all_filters_of_the_client_at_once(rm: Any, master: Master) -> None:
     none = rm.cluster_applications(**{**wanted, "application_tags": ["x"]}).data
 
     assert (app["id"], "timeouts" in app, none) == (master.app_id, False, {"apps": {"app": []}})
-
-
-def test_errors_are_api_errors(rm: Any) -> None:
-    with pytest.raises(APIError, match=r"404.*application_1_0001 not found"):
-        rm.cluster_application("application_1_0001")
-    with pytest.raises(APIError, match=r"400.*states"):
-        rm.cluster_nodes(states=["ACCEPTED"])
 
 
 def test_an_endpoint_may_end_in_a_slash(served: Served) -> None:
