@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from queue import SimpleQueue
 from typing import Any
 
 from statemachines.resourcemanager import (
     ApplicationSubmission,
     ContainerRequest,
-    QueueInfo,
     Resource,
     RMContainer,
     RMContainerState,
@@ -19,7 +18,7 @@ from statemachines.resourcemanager import (
 
 from ....kit.holding import held
 from ..builders import FakeScheduler, Workshop
-from ..inner import NOTHING, ApplicationUse, InvalidRequestError, WaitingAsk
+from ..inner import ApplicationUse, InvalidRequestError, WaitingAsk
 
 TIMEOUT_S = 60.0
 
@@ -31,14 +30,12 @@ class DeskScheduler(FakeScheduler):
         super().__init__()
         self.live: dict[str, list[RMContainer]] = {}  # by attempt
         self.why_refused: str | None = None  # any submission
-        self.why_not_moved: str | None = None
         self.move_fails: str | None = None  # why, though the check had found nothing
         self.moved: list[tuple[str, str]] = []
         self.priorities: list[tuple[str, int]] = []
         self.resized: list[tuple[str, Resource]] = []
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
         self.waits: dict[str, list[WaitingAsk]] = {}  # by attempt
-        self.known_queues = [QueueInfo("root", "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0)]
         self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
 
     @contextmanager
@@ -59,8 +56,8 @@ class DeskScheduler(FakeScheduler):
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
         return self.why_refused
 
-    def check_move(self, application: str, queue: str) -> str | None:
-        return self.why_not_moved
+    def check_move(self, application: str, queue: str) -> None:
+        return None
 
     def move_application(self, application: str, queue: str) -> None:
         if self.move_fails is not None:
@@ -76,14 +73,8 @@ class DeskScheduler(FakeScheduler):
         self.resized.append((container_id, resource))
         return True
 
-    def queues(self) -> list[QueueInfo]:
-        return self.known_queues
-
-    def queue_paths(self) -> list[str]:
-        return [info.path for info in self.known_queues]
-
-    def queue_info(self, path: str) -> QueueInfo | None:
-        return next((info for info in self.known_queues if info.path == path), None)
+    def queue_info(self, path: str) -> None:
+        return None
 
 
 class Desk(Workshop):
@@ -111,38 +102,19 @@ class HandlerThread:
     """Runs its tasks one after the other; can be held up."""
 
     def __init__(self) -> None:
-        self._mails: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while (mail := self._mails.get()) is not None:
-            mail()
+        self._pool = ThreadPoolExecutor(1)
+        self._thread = self._pool.submit(threading.current_thread).result(TIMEOUT_S)
+        self._mails: list[Future[Any]] = []
 
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
     def execute(self, function: Callable[[], Any]) -> None:
-        self._mails.put(function)
+        self._mails.append(self._pool.submit(function))
 
     def call(self, function: Callable[[], Any]) -> Any:
         """As `RMContext.call`: the result, or the error, of what runs on the thread."""
-        if self.is_current():
-            return function()
-        done, outcome = threading.Event(), []
-
-        def run() -> None:
-            try:
-                outcome.append((function(), None))
-            except Exception as error:
-                outcome.append((None, error))
-            done.set()
-
-        self.execute(run)
-        assert done.wait(TIMEOUT_S), "the handler thread did not get to it"
-        result, error = outcome[0]
-        if error is not None:
-            raise error
-        return result
+        return function() if self.is_current() else self._pool.submit(function).result(TIMEOUT_S)
 
     def flush(self) -> None:
         """Returns once all that was handed over before is done."""
@@ -159,10 +131,7 @@ class HandlerThread:
         """Makes this the handler thread of a workshop's context, and ends it after the block."""
         context = workshop.context
         context.call, context.execute, context.on_handler_thread = self.call, self.execute, self.is_current
-        self._thread.start()
-        try:
+        with self._pool:
             yield self
-        finally:
-            self._mails.put(None)
-            self._thread.join(TIMEOUT_S)
-            assert not self._thread.is_alive()
+        for mail in self._mails:
+            mail.result()

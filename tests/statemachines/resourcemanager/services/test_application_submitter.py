@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -124,42 +122,29 @@ def test_new_ids_pass_over_one_that_a_client_made_up(desk: Desk, clients: Client
 
 
 class Submitters:
-    """Clients on threads of their own, and a handler thread that does what the test says."""
+    """Clients on other threads, and a handler thread that does what the test says."""
 
-    def __init__(self, desk: Desk, clients: ClientRMService, handler: HandlerThread, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, desk: Desk, clients: ClientRMService, handler: HandlerThread) -> None:
         self.desk = desk
         self.clients = clients
         self.handler = handler
-        self._pool = pool
 
-    def submit(self, submission: ApplicationSubmission = SUBMISSION, timeout: float | None = TIMEOUT_S) -> Future[str]:
-        """Have another thread submit; on return the application exists."""
-        has_called = threading.Event()
-        execute = self.desk.context.execute
-
-        def executing(function: Callable[[], object]) -> None:
-            execute(function)
-            has_called.set()
-
-        self.desk.context.execute = executing
-        answer = self._pool.submit(self.clients.submit_application, submission, timeout)
-        assert has_called.wait(TIMEOUT_S)
-        self.desk.context.execute = execute
+    def submit(self, submission: ApplicationSubmission = SUBMISSION) -> Future[str]:
+        """On return the application exists."""
+        answer = self.clients.submit_application_later(submission)
         self.handler.flush()
         return answer
 
-    def handle(self, *events: str, id: str = FIRST) -> None:
-        """Have the application handle events of these types."""
-        app = self.desk.context.apps[id]
+    def handle(self, *events: str) -> None:
+        """Have the first application handle events of these types."""
+        app = self.desk.context.apps[FIRST]
         for event in events:
             self.handler.call(lambda event=event: app.handle(event_for(app, event)))
 
 
 @pytest.fixture
-def submitters(desk: Desk, clients: ClientRMService) -> Iterator[Submitters]:
-    with HandlerThread().of(desk) as handler, ThreadPoolExecutor(4) as pool:
-        yield Submitters(desk, clients, handler, pool)
-        clients.stop()
+def submitters(desk: Desk, clients: ClientRMService, handler: HandlerThread) -> Submitters:
+    return Submitters(desk, clients, handler)
 
 
 def test_client_is_answered_when_its_application_is_stored(submitters: Submitters) -> None:
