@@ -15,9 +15,9 @@ from statemachines.resourcemanager import (
 )
 from statemachines.simulation.workload import NodeSpec
 
-from ..inner import InvalidRequestError, named
+from ..inner import InvalidRequestError
 from .stage import Scene, play_scene
-from .yarn_cluster import Yarn, ask, hosts_of
+from .yarn_cluster import Yarn, ask
 
 pytestmark = pytest.mark.long
 
@@ -25,11 +25,6 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "fifo": {"kind": "fifo"},
     "capacity": {"kind": "capacity", "maximum_am_resource_percent": 100},
 }
-
-
-@pytest.fixture(params=SCHEDULERS)
-def scheduler(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return SCHEDULERS[request.param]
 
 
 RACKS = [NodeSpec(f"n{n}", Resource(10, 10), rack=f"/r{n // 3}") for n in (1, 2, 3)]
@@ -92,6 +87,7 @@ UNDER_ONE: dict[str, Scene] = {
 }
 
 
+@pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
 @pytest.mark.parametrize("scene", UNDER_EACH_SCHEDULER.values(), ids=UNDER_EACH_SCHEDULER)
 def test_containers_under_each_scheduler(scene: Scene, scheduler: dict[str, Any]) -> None:
     options, script = scene
@@ -133,38 +129,6 @@ def test_size_that_no_container_can_have_is_refused_and_the_books_stay() -> None
         assert [node.free_memory_mb for node in yarn.context.scheduler.nodes()] == [7]
         assert yarn.clients.get_container_report(task.entity).state == "RUNNING"
         assert len(yarn.clients.get_applications()) == 1
-
-
-def test_named_resource_types_are_had_and_given_back(scheduler: dict[str, Any]) -> None:
-    size = Resource(1, 1, others=named({"fpga": 2}))
-    nodes = [NodeSpec("n1", Resource(10, 10)), NodeSpec("n2", Resource(10, 10, others=named({"fpga": 3, "disk": 1})))]
-    with Yarn(*nodes, scheduler=scheduler) as yarn:
-        master = yarn.submit_and_run()
-
-        (first,) = master.get_running(ask(resource=size))
-        waiting = master.get(ask(resource=size))
-        never = master.get(ask(resource=Resource(1, 1, others=named({"tape": 1}))))
-        report = next(node for node in yarn.clients.get_cluster_nodes() if node.host == "n2")
-        yarn.end(first)
-        second = master.get()
-
-        assert hosts_of([first]) == ["n2"]
-        assert (waiting, never) == ([], [])
-        assert report.used.other("fpga") == 2
-        assert hosts_of(second) == ["n2"]
-
-
-def test_gpus_are_shared_by_thousandths_and_told_apart(scheduler: dict[str, Any]) -> None:
-    with Yarn(NodeSpec("n1", Resource(10, 10, gpus=2)), scheduler=scheduler) as yarn:
-        master = yarn.submit_and_run()
-        most, half = Resource(1, 1, gpus=1, gpu_milli=700), Resource(1, 1, gpus=1, gpu_milli=500)
-
-        devices = [c.gpu_devices for c in master.get(ask(resource=most), ask(resource=most))]
-        too_much = master.get(ask(resource=half))
-
-        assert sorted(devices) == [(0,), (1,)]
-        assert too_much == []
-        assert yarn.clients.get_cluster_metrics().allocated.gpu_milli_total == 1400
 
 
 # -- reports ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from statemachines.resourcemanager import ApplicationNotFoundError
 
 from ..inner import InvalidRequestError
 from .stage import Scene, play_scene
-from .yarn_cluster import Yarn, ask
+from .yarn_cluster import Yarn
 
 pytestmark = pytest.mark.long
 
@@ -81,26 +81,6 @@ SCENES: dict[str, Scene] = {
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_queues(scene: Scene) -> None:
     play_scene(scene)
-
-
-@pytest.mark.parametrize("kind", ["fifo", "capacity"])
-def test_more_urgent_application_is_served_first_and_the_older_one_among_equals(kind: str) -> None:
-    with Yarn("n1", scheduler={"kind": kind, "maximum_am_resource_percent": 100}) as yarn:
-        filler = yarn.submit_and_run()
-        older, younger, urgent = yarn.submit_and_run(), yarn.submit_and_run(), yarn.submit_and_run(priority=5)
-        (task,) = filler.get_running(ask(6))
-        for master in (younger, older, urgent):
-            master.get(ask(6))
-        order = []
-
-        for _ in range(3):
-            yarn.end(task)
-            got = {name: master.get() for name, master in (("o", older), ("y", younger), ("u", urgent))}
-            ((name, (task,)),) = [(name, tasks) for name, tasks in got.items() if tasks]
-            yarn.launch(task)
-            order.append(name)
-
-        assert order == ["u", "o", "y"]
 
 
 def test_impossible_move_is_refused_and_the_application_stays() -> None:
