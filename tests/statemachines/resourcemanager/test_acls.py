@@ -166,41 +166,37 @@ def test_start_warns_once_of_queues_that_are_open_to_all(caplog: pytest.LogCaptu
 # -- administrators ---------------------------------------------------------------------------------------------------
 
 
-def test_administrators_of_the_cluster_may_do_everything() -> None:
-    lists = acls({"name": "a", "acl_submit_applications": " ", "acl_administer_queue": " "}, admin_acl=" etl")
-
-    for caller, may in ((ADMIN, True), (ETL, True), (BOB, False)):
-        assert [lists.check("a", acl, caller) for acl in QueueACL] == [may, may]
-        assert [lists.may_view(job(queue="a"), caller), lists.may_modify(job(queue="a"), caller)] == [may, may]
-    lists.check_administrator(ADMIN, "refreshNodes")
-    lists.check_administrator(ETL, "refreshNodes")
-    with pytest.raises(AccessDeniedError, match="User bob doesn't have permission to call 'refreshNodes'") as raised:
-        lists.check_administrator(BOB, "refreshNodes")
-    assert raised.value.user == "bob"
-
-
-def test_by_default_everyone_administers_where_callers_may_claim_any_name() -> None:
-    lists = acls()
-
-    lists.check_administrator(BOB, "refreshNodes")
-    assert lists.may_modify(job(), BOB)
-    assert lists.may_view(job(), BOB)
-    assert lists.may_submit("default", BOB)
+CLOSED = acls({"name": "a", "acl_submit_applications": " ", "acl_administer_queue": " "}, admin_acl=" etl")
+OPEN, PROVEN = acls(), acls(token=True)
+EVERYTHING = "administer submit modify view"
+MAY: dict[str, tuple[QueueACLs, str, Caller | None, str]] = {
+    "an administrator by its role may do everything": (CLOSED, "a", ADMIN, EVERYTHING),
+    "an administrator of the cluster may do everything": (CLOSED, "a", ETL, EVERYTHING),
+    "another user may do nothing": (CLOSED, "a", BOB, ""),
+    "by default everyone may do everything where callers may claim any name": (OPEN, "default", BOB, EVERYTHING),
+    "by default all may submit where callers prove who they are": (PROVEN, "default", BOB, "submit"),
+    "by default what it submits is its own": (PROVEN, "default", ANN, "submit modify view"),
+    "by default administrators may do everything": (PROVEN, "default", ADMIN, EVERYTHING),
+    "this process may do everything": (CLOSED, "a", None, EVERYTHING),
+}
 
 
-def test_by_default_owner_and_administrators_where_callers_prove_who_they_are() -> None:
-    lists = acls(token=True)
+@pytest.mark.parametrize(("lists", "queue", "caller", "may"), MAY.values(), ids=MAY)
+def test_what_a_caller_may_do(lists: QueueACLs, queue: str, caller: Caller | None, may: str) -> None:
+    """With ann's application in a queue."""
+    app = job(queue=queue)
+    allowed = {
+        "submit": lists.may_submit(queue, caller),
+        "modify": lists.may_modify(app, caller),
+        "view": lists.may_view(app, caller),
+    }
 
-    with pytest.raises(AccessDeniedError):
-        lists.check_administrator(BOB, "refreshNodes")
-    assert [lists.may_modify(job(), caller) for caller in (ANN, BOB, ADMIN)] == [True, False, True]
-    assert [lists.may_view(job(), caller) for caller in (ANN, BOB, ADMIN)] == [True, False, True]
-    assert lists.may_submit("default", BOB)  # what it submits is its own
-
-
-def test_this_process_may_do_everything() -> None:
-    lists = acls(token=True, admin_acl=" ", acl_submit_applications=" ")
-
-    lists.check_administrator(None, "refreshNodes")
-    assert lists.may_submit("default", None)
-    assert lists.may_modify(job(), None)
+    assert [what for what, is_allowed in allowed.items() if is_allowed] == may.removeprefix("administer ").split()
+    if "administer" in may:
+        lists.check_administrator(caller, "refreshNodes")
+        return
+    assert caller is not None
+    denied = f"User {caller.user} doesn't have permission to call 'refreshNodes'"
+    with pytest.raises(AccessDeniedError, match=denied) as raised:
+        lists.check_administrator(caller, "refreshNodes")
+    assert raised.value.user == caller.user

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,51 +15,37 @@ from statemachines.resourcemanager import (
     ResourceManager,
     RMContainer,
     RMContainerEventType,
-    RMNodeEventType,
 )
 from statemachines.simulation.workload import Workload
 
 from ...kit import no_thread_is_left, until
 from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload
-from .inner import NodeManagers, RMAppManagerEventType, RMNodeEvent, SimulatedCluster, node_id
-
-N1, N2 = node_id("n1"), node_id("n2")
+from .inner import NodeManagers, RMAppManagerEventType, SimulatedCluster
 
 
-class Run:
-    """A resource manager with a workload, and what else is to happen."""
+def acquisitions(manager: ResourceManager) -> list[int]:
+    """The times, in ms, at which masters are to fetch a container from now on."""
+    found: list[int] = []
 
-    def __init__(
-        self, work: Workload, *, start_ms: int = 0, nodes: type[SimulatedCluster] = SimulatedCluster, **settings: Any
-    ) -> None:
-        self.clock = ManualClock(start_ms)
-        self.is_idle = threading.Event()
-        self.manager = ResourceManager(
-            config(**settings), node_managers=nodes, clock=self.clock, on_idle=self.is_idle.set
-        )
-        self.context = self.manager.context
-        self.manager.bring(work)
+    def note(event: Any) -> None:
+        if event.type is RMContainerEventType.ACQUIRED:
+            found.append(manager.context.now_ms())
 
-    def at(self, time_ms: int, action: Callable[[], Any]) -> None:
-        """Do something at that time, on the handler thread; after the workload's own timers of that time so far."""
-        self.manager.dispatcher.mailbox_executor.execute(
-            lambda: self.context.timers.register_timer(time_ms, lambda _: action()), "a timer of the test"
-        )
+    manager.dispatcher.register(RMContainerEventType, note)
+    return found
 
-    def lose(self, node: str) -> None:
-        self.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, node))
 
-    def go(self) -> None:
-        """Run until nothing is left to happen; nothing must have gone wrong on the way."""
-        with self.manager:
-            assert self.is_idle.wait(TIMEOUT_S)
-        dispatcher = self.manager.dispatcher
-        invalid = {machine: stats.invalid for machine, stats in self.manager.recorder.machines.items()}
-        assert (dispatcher.failure_cause, dispatcher.stats().failed, sum(invalid.values())) == (None, 0, 0)
-
-    def apps(self) -> list[tuple[str, int]]:
-        """State and number of attempts of each."""
-        return [(app.state.name, len(app.attempts)) for app in self.context.apps.values()]
+def ran(work: Workload, clock: ManualClock, **more: Any) -> tuple[ResourceManager, list[int]]:
+    """A resource manager that had this workload until nothing was left to happen, and its acquisitions."""
+    is_idle, settings = threading.Event(), config(max_attempts=3)
+    manager = ResourceManager(settings, clock=clock, on_idle=is_idle.set, **{"node_managers": SimulatedCluster, **more})
+    manager.bring(work)
+    acquired = acquisitions(manager)
+    with manager:
+        assert is_idle.wait(TIMEOUT_S)
+    invalid = sum(stats.invalid for stats in manager.recorder.machines.values())
+    assert (manager.dispatcher.failure_cause, manager.dispatcher.stats().failed, invalid) == (None, 0, 0)
+    return manager, acquired
 
 
 def test_application_whose_master_cannot_be_launched_fails_and_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -68,52 +53,26 @@ def test_application_whose_master_cannot_be_launched_fails_and_leaves_nothing(ca
         def start_container(self, container: RMContainer) -> None:
             raise OSError("the disk is full")
 
-    run = Run(workload(node(), app()), nodes=Refusing, max_attempts=3)
+    manager, _ = ran(workload(node(), app()), ManualClock(), node_managers=Refusing)
 
-    run.go()
-
-    (failed,) = run.context.apps.values()
-    assert run.apps() == [("FAILED", 3)]
+    (failed,) = manager.context.apps.values()
+    assert (failed.state.name, len(failed.attempts)) == ("FAILED", 3)
     assert failed.diagnostics[-1] == "launch failed: the disk is full"
-    assert run.context.containers == {}
-    assert [scheduled.free_memory_mb for scheduled in run.context.scheduler.nodes()] == [10]
+    assert manager.context.containers == {}
+    assert [scheduled.free_memory_mb for scheduled in manager.context.scheduler.nodes()] == [10]
     assert caplog.text.count("launch failed") == 3
-
-
-def test_lost_node_stops_what_ran_on_it() -> None:
-    run = Run(workload(node(), app(am_duration_ms=None, kill_ms=3000)))
-    run.at(2000, lambda: run.lose(N1))
-
-    run.go()
-
-    assert run.apps() == [("KILLED", 2)]
-    assert run.clock.current_processing_time() == 3000
 
 
 @pytest.mark.parametrize("start_ms", [0, 1_700_000_000_000])
 def test_time_of_a_workload_begins_with_the_run(start_ms: int) -> None:
     """In real time, all containers of a master were asked for at once, whatever their start."""
-    run = Run(workload(node(), app(submit_ms=50, tasks=(task(10, start_ms=4000), task(10)))), start_ms=start_ms)
-    counts: list[int] = []
-    for time_ms in (3999, 4001):
-        run.at(start_ms + time_ms, lambda: counts.append(run.manager.recorder.machines["RMContainer"].created))
+    clock = ManualClock(start_ms)
 
-    run.go()
+    manager, acquired = ran(workload(node(), app(submit_ms=50, tasks=(task(10, start_ms=4000), task(10)))), clock)
 
-    assert counts == [2, 3]
-    assert run.clock.current_processing_time() == start_ms + 4010
-    assert run.apps() == [("FINISHED", 1)]
-
-
-def test_application_that_no_workload_describes_has_a_master_that_ends_at_once() -> None:
-    run = Run(workload(node()))
-    submission = ApplicationSubmission("wordcount", Resource(1, 1))
-    run.at(100, lambda: run.manager.clients.submit_application(submission))
-
-    run.go()
-
-    assert run.apps() == [("FINISHED", 1)]
-    assert run.clock.current_processing_time() == 1100
+    assert [time_ms < start_ms + 4000 for time_ms in acquired] == [True, True, False]
+    assert (acquired[-1], clock.current_processing_time()) == (start_ms + 4000, start_ms + 4010)
+    assert [each.state.name for each in manager.context.apps.values()] == ["FINISHED"]
 
 
 def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
@@ -137,13 +96,7 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
 def test_without_node_managers_allocated_containers_expire_unstarted() -> None:
     """Each attempt fails by its container's end, which is not its own fault: another one follows."""
     manager = ResourceManager(config(container_allocation_expiry_s=60), clock=ManualClock())
-    acquired: list[tuple[str, int]] = []
-
-    def note(event: Any) -> None:
-        if event.type is RMContainerEventType.ACQUIRED:
-            acquired.append((event.entity, manager.context.now_ms()))
-
-    manager.dispatcher.register(RMContainerEventType, note)
+    acquired = acquisitions(manager)
 
     with manager:
         manager.context.call(lambda: manager.tracker.register_node(node()))
@@ -152,7 +105,7 @@ def test_without_node_managers_allocated_containers_expire_unstarted() -> None:
         report = manager.clients.get_application_report(app_id)
 
     assert report.state == "ACCEPTED"
-    assert [time_ms for _, time_ms in acquired[:3]] == [0, 60_000, 120_000]
+    assert acquired[:3] == [0, 60_000, 120_000]
     assert manager.dispatcher.stats().failed == 0
 
 
