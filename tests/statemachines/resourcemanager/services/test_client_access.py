@@ -18,7 +18,8 @@ from statemachines.resourcemanager import (
     ResourceManagerConfig,
 )
 
-from ..inner import SIGNALS, ClientRMService, InvalidRequestError, QueueACLs
+from ..builders import NODE
+from ..inner import SIGNALS, AdminService, ClientRMService, InvalidRequestError, NodesListManager, QueueACLs
 from .desk import TIMEOUT_S, Desk, HandlerThread
 
 OWNER, FRIEND, QUEUE_ADMIN = Caller("ann"), Caller("carl", frozenset({"friends"})), Caller("quinn")
@@ -88,6 +89,23 @@ def test_strangers_change_nothing(desk: Desk, clients: ClientRMService, app_id: 
     assert desk.context.apps[app_id].submission is submission
 
 
+@pytest.mark.parametrize("change", ["kill", "priority", "lifetime"])
+def test_that_an_application_has_ended_is_not_told_to_strangers_either(
+    desk: Desk, clients: ClientRMService, change: str
+) -> None:
+    with pytest.raises(AccessDeniedError):
+        CHANGES[change](clients, desk.app("FINISHED", user="ann", queue="a").entity, STRANGER)
+
+
+def test_move_needs_the_right_to_submit_to_the_target(desk: Desk, clients: ClientRMService, app_id: str) -> None:
+    refusal = r"User quinn cannot submit applications to target queue or the target queue doesn't exist: root\.c while"
+
+    with pytest.raises(AccessDeniedError, match=refusal):
+        clients.move_application_across_queues(app_id, "root.c", caller=QUEUE_ADMIN)
+
+    assert desk.desk_scheduler.moved == []
+
+
 # -- submissions ------------------------------------------------------------------------------------------------------
 
 
@@ -140,5 +158,20 @@ def test_tags_and_type_are_kept_as_yarn_keeps_them(desk: Desk, clients: ClientRM
 
 # -- administrators ---------------------------------------------------------------------------------------------------
 
+OF_ADMINISTRATORS: dict[str, Callable[[AdminService, Caller], Any]] = {
+    "exclude": lambda admin, caller: admin.refresh_nodes(["node1"], caller=caller),
+    "recommission": lambda admin, caller: admin.recommission(["node1"], caller=caller),
+    "resize": lambda admin, caller: admin.update_node_resource(NODE, Resource(1, 1), caller=caller),
+    "label": lambda admin, caller: admin.replace_labels_on_node(NODE, "gpu", caller=caller),
+}
 
-# -- with a resource manager ------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("change", OF_ADMINISTRATORS.values(), ids=OF_ADMINISTRATORS)
+def test_nodes_are_changed_by_administrators_only(desk: Desk, change: Callable[[AdminService, Caller], Any]) -> None:
+    desk.node("RUNNING")
+    admin = AdminService(desk.context, NodesListManager(desk.context))
+
+    with pytest.raises(AccessDeniedError, match="User quinn doesn't have permission to call"):
+        change(admin, QUEUE_ADMIN)
+    assert desk.posted.events == []
+    change(admin, ADMIN)
