@@ -66,6 +66,10 @@ MASTERS_THAT_FAIL: dict[str, Scene] = {
         {},
         "start a | fail a -> a ACCEPTED FAILED LAUNCHED | beat n1 | cleans a",
     ),
+    "an application whose last attempt its user fails says so": (
+        {"max_attempts": 1},
+        "start a | fail a -> a FAILED FAILED | says a failed_by_its_user",
+    ),
 }
 WHERE_THEY_RUN: dict[str, Scene] = {
     "the next master avoids the hosts on which masters crashed": (

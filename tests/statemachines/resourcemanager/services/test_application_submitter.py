@@ -88,8 +88,6 @@ HUGE = 10**5_000  # has more digits than Python writes, and no float
         {"priority": HUGE},
         {"priority": -(2**31) - 1},
         {"lifetime_s": HUGE},
-        {"lifetime_s": 0},
-        {"lifetime_s": -1},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -101,6 +99,14 @@ def test_numbers_that_no_float_or_store_can_have_are_refused(
         clients.submit_application(SUBMISSION._replace(**changes))
 
     assert desk.context.apps == {}
+
+
+@pytest.mark.parametrize("lifetime_s", [0, -1])
+def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService, lifetime_s: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"lifetime_s is {lifetime_s}: it must be at least 1"):
+        clients.submit_application(SUBMISSION._replace(lifetime_s=lifetime_s))
+
+    assert (desk.context.apps, desk.posted.events) == ({}, [])
 
 
 def test_a_huge_number_that_a_client_made_up_uses_up_no_ids(desk: Desk, clients: ClientRMService) -> None:
@@ -259,6 +265,3 @@ def test_submission_that_fails_fails_its_client_only(submitters: Submitters, mon
     with pytest.raises(OSError, match="no room"):
         submitters.clients.submit_application(SUBMISSION, TIMEOUT_S)
     submitters.handler.flush()
-
-
-# -- with a resource manager ------------------------------------------------------------------------------------------
