@@ -9,6 +9,7 @@ import pytest
 from ....kit import in_threads
 from ..daemon.yarn_cluster import Yarn
 from .served import Served
+from .test_rest_answers import check_sums
 
 pytestmark = pytest.mark.long
 
@@ -29,12 +30,13 @@ def test_before_the_start_and_after_the_stop_only_info_answers() -> None:
         assert served.ask("/apps").headers["retry-after"] == "1"
 
 
-def test_applications_that_come_and_go_while_the_list_is_read() -> None:
+def test_applications_that_come_and_go_while_the_list_and_the_sums_are_read() -> None:
     with Yarn("n1", max_completed_applications=5) as yarn, Served(yarn.manager, refresh_ms=1) as served:
         ends = threading.Event()
 
         def read() -> None:
             while not ends.is_set():
+                check_sums(served.ask("/metrics").json()["clusterMetrics"])
                 ids = [each["id"] for each in served.ask("/apps").json()["apps"]["app"]]
                 assert ids == sorted(set(ids))
 
