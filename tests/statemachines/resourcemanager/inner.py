@@ -63,6 +63,7 @@ from statemachines.resourcemanager.read.model import CHOICES_KEPT, LONGEST_PAUSE
 from statemachines.resourcemanager.read.published import Publication
 from statemachines.resourcemanager.records.acls import AccessControlList, QueueACL, QueueACLs
 from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeRefusedError, NotFoundError
+from statemachines.resourcemanager.records.ids import attempt_of
 from statemachines.resourcemanager.records.resource import MaximumAllocation, named
 from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
@@ -132,8 +133,3 @@ def attempt_id(application: str, number: int) -> str:
 
 def application_of(attempt: str) -> str:
     return attempt.replace("appattempt", "application").rpartition("_")[0]
-
-
-def attempt_of(container: str) -> str:
-    *_, timestamp, number, attempt, _ = container.split("_")
-    return f"appattempt_{timestamp}_{number}_{int(attempt):06d}"
