@@ -109,6 +109,12 @@ def test_move_needs_the_right_to_submit_to_the_target(desk: Desk, clients: Clien
 # -- submissions ------------------------------------------------------------------------------------------------------
 
 
+def test_submission_is_its_caller_s(desk: Desk, clients: ClientRMService) -> None:
+    ids = clients.submit_application(SUBMISSION, caller=OWNER), clients.submit_application(SUBMISSION)
+
+    assert [desk.context.apps[id].submission.user for id in ids] == ["ann", "mallory"]
+
+
 @pytest.mark.parametrize("id", [None, "application_0_0042"])
 def test_queue_refuses_those_who_may_not_submit_to_it(desk: Desk, clients: ClientRMService, id: str | None) -> None:
     shown = id or "application_0_0001"
