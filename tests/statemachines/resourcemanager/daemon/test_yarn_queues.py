@@ -8,9 +8,9 @@ import pytest
 
 from statemachines.resourcemanager import ApplicationNotFoundError
 
-from ..inner import InvalidRequestError
+from ..inner import InvalidRequestError, RMStateStoreEvent, RMStateStoreEventType
 from .stage import Scene, play_scene
-from .yarn_cluster import Yarn
+from .yarn_cluster import Yarn, first_attempt
 
 pytestmark = pytest.mark.long
 
@@ -96,8 +96,10 @@ def test_impossible_move_is_refused_and_the_application_stays() -> None:
         assert yarn.clients.get_queue_info("root.a").applications == 1
 
 
-def test_oldest_ended_applications_beyond_the_maximum_are_forgotten() -> None:
+def test_oldest_ended_applications_beyond_the_maximum_are_forgotten_and_leave_the_store_with_their_attempts() -> None:
+    stored: list[RMStateStoreEvent] = []
     with Yarn("n1", max_completed_applications=2) as yarn:
+        yarn.manager.dispatcher.register(RMStateStoreEventType, stored.append)
         running = yarn.submit_and_run()
         ended = [yarn.submit() for _ in range(4)]
         for app in ended:
@@ -110,3 +112,5 @@ def test_oldest_ended_applications_beyond_the_maximum_are_forgotten() -> None:
         assert kept == [running.app_id, *ended[2:]]
         assert yarn.clients.get_cluster_metrics().apps_completed == 4
         assert sorted(yarn.manager.store.load_state().applications) == sorted(kept)
+        removed = [(e.entity, e.state, e.notify) for e in stored if e.type is RMStateStoreEventType.REMOVE_APP]
+        assert removed == [(app, (first_attempt(app),), False) for app in ended[:2]]
