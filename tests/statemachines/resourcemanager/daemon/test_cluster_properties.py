@@ -128,7 +128,7 @@ def test_no_event_is_refused_whenever_it_comes_in_the_life_of_an_application(
 ) -> None:
     """A kill while the master registered, or was launched, was an invalid transition, which raises an alert."""
     moments = list(itertools.product((0, 25, 75, 100, 125, 175, 225), range(0, 24, 3)))
-    some = random.Random(f"{scheduler} {type} {store_ms}").sample(moments, min(tries(6), len(moments)))
+    some = random.Random(f"{scheduler} {type} {store_ms}").sample(moments, min(tries(12), len(moments)))
     for delay_ms, events in some:
         steps = [Step(0, 0, SHORT), Step(delay_ms, events, ToApplication(type, 0)), Step(0, 1, KILL)]
 
