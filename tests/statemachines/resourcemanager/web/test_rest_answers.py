@@ -159,6 +159,17 @@ def test_a_node_that_is_gone_has_no_address_and_no_room() -> None:
     assert (node["state"], node["nodeHTTPAddress"], node["availMemoryMB"]) == ("DECOMMISSIONED", "", 0)
 
 
+def test_a_heartbeat_alone_is_seen(cluster: tuple[Yarn, Served]) -> None:
+    yarn, served = cluster
+    yarn.advance(1_000)
+    yarn.heartbeat("n2")
+
+    nodes = {each["id"]: each for each in served.get("/nodes", states="RUNNING")["nodes"]["node"]}
+
+    assert nodes["n2:45454"]["lastHealthUpdate"] == yarn.context.now_ms()
+    assert nodes["n2:45454"] == served.get("/nodes/n2:45454")["node"]
+
+
 def test_labels(served: Served) -> None:
     about = {"name": "gpu", "exclusivity": True}
     room = {"partitionInfo": {"resourceAvailable": amount(Resource(100, 1000))}}
