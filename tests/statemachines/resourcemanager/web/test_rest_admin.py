@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -218,15 +219,25 @@ def test_change_that_cannot_be_stored_is_answered_with_503(tmp_path: Path, table
     assert said in message(answer)
 
 
-def test_each_change_of_queues_and_hosts_has_its_audit_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_of_queues_and_hosts_have_audit_lines_and_those_denied_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="dispatcher.audit")
-    with front(scheduler=CAPACITY) as made:
+    with front(scheduler=CAPACITY, admin_acl="dr.who") as made:
         made.put("/scheduler-conf", STOPPED)
         made.http.delete(f"{BASE}/scheduler-conf")
         made.put("/scheduler-conf", {})
         made.post("/hosts/decommission", {"hosts": ["n1"]})
+        for method, path, body in (("PUT", "/scheduler-conf", STOPPED), ("POST", "/hosts/decommission", {"hosts": []})):
+            denied = made.http.request(method, BASE + path, json=body, params={"user.name": "bob"})
+            assert denied.status_code == 403
 
     lines = [record.getMessage() for record in caplog.records if record.name == "dispatcher.audit"]
-    said = [line.partition("OPERATION=")[2].partition("\t")[0] for line in lines]
-    assert said == ["updateSchedulerConfiguration"] * 3 + ["refreshNodes"]
-    assert ["RESULT=SUCCESS" in line for line in lines] == [True, True, False, True]
+    said = [re.findall(r"\b(?:USER|OPERATION|RESULT)=([^\t]+)", line) for line in lines]
+    queues, hosts = "updateSchedulerConfiguration", "refreshNodes"
+    assert said == [
+        ["dr.who", queues, "SUCCESS"],
+        ["dr.who", queues, "SUCCESS"],
+        ["dr.who", queues, "FAILURE"],
+        ["dr.who", hosts, "SUCCESS"],
+        ["bob", queues, "FAILURE"],
+        ["bob", hosts, "FAILURE"],
+    ]
