@@ -29,6 +29,7 @@ Looks: any count of the operator's metrics, and
     timers, waits, now     timers, waits of the mailbox thread, the clock
     times, deadlines       of the timeouts captured: waiting/in flight/between, and the deadline
     limit_waits            how many calls have waited for the limits, and how many seconds
+    timed                  the calls, and the waits before them, whose time was measured
 
 A captured error reads "!a:ValueError".
 """
@@ -241,6 +242,8 @@ class OperatorStage:
             case "limit_waits":
                 waits = harness.operator.metrics.limit_wait
                 return [waits.count, *([round(waits.sum_s, 6)] if waits.count else [])]
+            case "timed":
+                return [harness.operator.metrics.call_time.count, harness.operator.metrics.queue_wait.count]
             case "opened" | "closed":
                 return [getattr(harness.function, what)]
         return [getattr(harness.operator.metrics, what)]
