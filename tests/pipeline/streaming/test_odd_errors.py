@@ -63,6 +63,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "StopIteration": StopIteration,
     "StopAsyncIteration": StopAsyncIteration,
     "SystemExit": SystemExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
     "GeneratorExit": GeneratorExit,
     "CancelledError": asyncio.CancelledError,
 }
@@ -104,14 +105,13 @@ FUNCTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-def test_a_call_s_error_is_captured(function: Any, name: str) -> None:
+def test_a_call_s_error_is_captured_and_the_next_call_is_made(function: Any, name: str) -> None:
     retry = RetryStrategy.fixed_delay(1, 1, retry_on_exception=OSError)
 
-    (captured,) = ordered_wait([name], function, timeout=TIMEOUT_S, on_error="capture", retry=retry)
+    found = list(ordered_wait([name] * 2, function, timeout=TIMEOUT_S, on_error="capture", retry=retry, concurrency=1))
 
-    assert isinstance(captured, CapturedError)
-    assert captured.input == name
-    assert "Timeout" not in captured.error_class
+    assert [(type(captured), captured.input) for captured in found] == [(CapturedError, name)] * 2
+    assert "Timeout" not in found[0].error_class
 
 
 @pytest.mark.parametrize("name", ERRORS)

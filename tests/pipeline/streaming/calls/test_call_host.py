@@ -98,24 +98,7 @@ def blocking_double(value: int) -> list[int]:
     return [2 * value]
 
 
-@pytest.mark.parametrize("pool_size", [0, -1])
-def test_a_pool_without_threads_is_refused(pool_size: int) -> None:
-    with pytest.raises(ValueError, match=f"pool_size is {pool_size}"):
-        make_host(blocking_double, pool_size=pool_size)
-
-
 # --- threads ---
-
-
-def test_blocking_calls_run_side_by_side(desk: OpenDesk) -> None:
-    together = threading.Barrier(3)
-
-    def meet(_: int) -> list[int]:
-        return [together.wait(TIMEOUT_S)]
-
-    results = desk(meet, pool_size=3).results(*range(3))
-
-    assert sorted(results) == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("pool_size", [2, 3, 4])
@@ -165,19 +148,6 @@ def test_call_submitted_on_the_loop_is_made_although_its_worker_is_cancelled_fir
     assert opened.wait_for(earlier + 1)[-1].results == [14]
 
 
-def test_coroutines_run_side_by_side_and_start_in_order(desk: OpenDesk) -> None:
-    function = HandFunction()
-    opened = desk(function)
-    opened.submit(*range(100))
-
-    until(lambda: len(function.calls) == 100, "100 calls")
-
-    assert [call.value for call in function.calls] == list(range(100))
-    for call in reversed(function.calls):
-        call.complete(call.value)
-    assert sorted(call.value for call in opened.wait_for(100)) == list(range(100))
-
-
 def test_a_call_that_never_waits_does_not_keep_others_from_their_turn(desk: OpenDesk) -> None:
     """A function that answers from a cache, with thousands of calls queued, and one that waits for I/O."""
 
@@ -202,26 +172,6 @@ def test_a_call_that_never_waits_does_not_keep_others_from_their_turn(desk: Open
 
 
 # --- answers ---
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
-@pytest.mark.parametrize("blocking", [True, False])
-def test_not_even_a_fatal_error_of_a_call_ends_its_host(desk: OpenDesk, error: BaseException, blocking: bool) -> None:
-    async def fail(value: int) -> list[int]:
-        if value == 0:
-            raise error
-        return [value]
-
-    def fail_blocking(value: int) -> list[int]:
-        if value == 0:
-            raise error
-        return [value]
-
-    opened = desk(fail_blocking if blocking else fail)
-
-    [failure] = opened.results(0)
-    assert type(failure) is type(error)
-    assert opened.results(1, 2) == [[1], [2]]
 
 
 def test_one_mail_tells_of_all_answers_not_yet_fetched(desk: OpenDesk) -> None:
@@ -269,20 +219,35 @@ def test_a_host_keeps_no_value_that_was_answered(desk: OpenDesk) -> None:
 # --- cancellation ---
 
 
-def test_a_cancelled_call_that_runs_is_interrupted(desk: OpenDesk) -> None:
-    function = HandFunction()
-    opened = desk(function)
-    [call] = opened.submit("a")
-    until(lambda: function.calls, "the call")
+@pytest.mark.parametrize("max_calls", [1, None], ids=["one worker", "several"])
+@pytest.mark.parametrize("is_kept", [False, True], ids=["raised", "kept by the call"])
+def test_a_worker_whose_call_was_cancelled_makes_the_next_ones(
+    desk: OpenDesk, is_kept: bool, max_calls: int | None
+) -> None:
+    """With the cancellation undone: else the next timeout or TaskGroup of a function would take it for its own."""
 
-    opened.host.cancel(call)
+    async def cancellations(value: int) -> list[int]:
+        if value < 0:
+            started.set()
+            with contextlib.suppress(asyncio.CancelledError if is_kept else ()):
+                await wait_for_ever()
+        await asyncio.sleep(0)
+        return [this_task().cancelling()]
 
-    until(function.calls[0].is_cancelled, "the cancellation")
-    opened.submit("b")
-    until(lambda: len(function.calls) == 2, "the second call")
-    function.calls[1].complete("B")
-    answers = opened.wait_for(2)
-    assert [(answer.value, answer.results) for answer in answers if answer is not call] == [("b", ["B"])]
+    started = threading.Event()
+    opened = desk(cancellations, max_calls=max_calls)
+    for _ in range(5):
+        started.clear()
+        [call] = opened.submit(-1)
+        assert started.wait(TIMEOUT_S)
+        opened.host.cancel(call)
+        until(lambda call=call: not is_kept or call in opened.fetched(), "the answer of a call that goes on")  # type: ignore[misc]
+
+    calls = opened.submit(*range(20))
+    while not all(call.ended_ns for call in calls):
+        opened.wait_for(len(opened.answered) + 1)
+
+    assert [call.results for call in calls] == [[0]] * 20
 
 
 @pytest.mark.parametrize("is_blocking", [True, False], ids=["thread", "loop"])
@@ -309,91 +274,6 @@ def test_a_cancelled_call_that_waits_for_a_thread_or_the_loop_is_never_made(desk
     opened.wait_for(2)
 
     assert made == ["a", "c"]
-
-
-def test_a_worker_whose_call_was_cancelled_makes_the_next_ones(desk: OpenDesk) -> None:
-    """With the cancellation undone: else the next timeout inside a function would take it for its own."""
-
-    async def cancellations(value: int) -> list[int]:
-        if value < 0:
-            started.set()
-            await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(0)
-        task = asyncio.current_task()
-        assert task is not None
-        return [task.cancelling()]
-
-    started = threading.Event()
-    opened = desk(cancellations)
-    for _ in range(5):
-        started.clear()
-        [call] = opened.submit(-1)
-        assert started.wait(TIMEOUT_S)
-        opened.host.cancel(call)
-
-    calls = opened.submit(*range(20))
-    while not all(call.ended_ns for call in calls):
-        opened.wait_for(len(opened.answered) + 1)
-
-    assert [call.results for call in calls] == [[0]] * 20
-
-
-def test_a_function_that_ignores_its_cancellation_answers_all_the_same(desk: OpenDesk) -> None:
-    async def stubborn(value: str) -> list[str]:
-        started.set()
-        try:
-            await asyncio.get_running_loop().create_future()
-        except asyncio.CancelledError:
-            return ["still here"]
-        return []
-
-    started = threading.Event()
-    opened = desk(stubborn)
-    [call] = opened.submit("a")
-    assert started.wait(TIMEOUT_S)
-
-    opened.host.cancel(call)
-
-    assert opened.wait_for(1)[0].results == ["still here"]
-
-
-def test_a_cancellation_that_a_call_keeps_to_itself_is_undone_too(desk: OpenDesk) -> None:
-    """Else a TaskGroup of the next call of that worker would take it for its own."""
-
-    async def stubborn(value: int) -> list[int]:
-        task = asyncio.current_task()
-        assert task is not None
-        if value < 0:
-            started.set()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.get_running_loop().create_future()
-            return []
-        return [task.cancelling()]
-
-    started = threading.Event()
-    opened = desk(stubborn, max_calls=1)
-    [call] = opened.submit(-1)
-    assert started.wait(TIMEOUT_S)
-    opened.host.cancel(call)
-    opened.wait_for(1)
-
-    assert opened.results(1) == [[0]]
-
-
-def test_a_call_that_keeps_its_cancellation_to_itself_does_not_hold_up_the_stop() -> None:
-    async def stubborn(value: int) -> list[int]:
-        started.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.get_running_loop().create_future()
-        return []
-
-    started = threading.Event()
-    host = make_host(stubborn)
-    host.start()
-    Desk(host).submit(1, 2)
-    assert started.wait(TIMEOUT_S)
-
-    assert host.stop(TIMEOUT_S)
 
 
 def test_a_loop_without_room_for_another_call_rests(desk: OpenDesk) -> None:
@@ -423,27 +303,35 @@ def test_a_loop_without_room_for_another_call_rests(desk: OpenDesk) -> None:
 # --- hooks ---
 
 
-class Hooked(AsyncFunction[int, int]):
+class BlockingHooks:
+    """A blocking function with hooks."""
+
     def __init__(self) -> None:
-        self.log: list[tuple[str, threading.Thread]] = []
+        self.log: list[str] = []
+        self.threads: set[threading.Thread] = set()  # of the hooks, and of a coroutine's calls
 
     def note(self, what: str) -> None:
-        self.log.append((what, threading.current_thread()))
+        self.log.append(what)
+        self.threads.add(threading.current_thread())
 
+    def open(self) -> Any:
+        self.note("open")
+
+    def close(self) -> Any:
+        self.note("close")
+
+    def __call__(self, value: int) -> list[int]:
+        self.log.append("call")
+        return [value]
+
+
+class Hooks(BlockingHooks, AsyncFunction[int, int]):  # type: ignore[misc]
     async def async_invoke(self, value: int) -> list[int]:
         self.note("call")
         return [value]
 
 
-class SyncHooks(Hooked):
-    def open(self) -> None:
-        self.note("open")
-
-    def close(self) -> None:
-        self.note("close")
-
-
-class AsyncHooks(Hooked):
+class AsyncHooks(Hooks):
     async def open(self) -> None:
         await asyncio.sleep(0)
         self.note("open")
@@ -451,217 +339,112 @@ class AsyncHooks(Hooked):
     async def close(self) -> None:
         await asyncio.sleep(0)
         self.note("close")
+        raise ConnectionError("reset by peer")
 
 
-@pytest.mark.parametrize("kind", [SyncHooks, AsyncHooks])
-def test_hooks_are_called_once_around_all_calls_on_the_hosts_thread(desk: OpenDesk, kind: type[Hooked]) -> None:
+@pytest.mark.parametrize("kind", [Hooks, AsyncHooks, BlockingHooks])
+def test_hooks_are_called_once_around_all_calls(
+    desk: OpenDesk, kind: type[BlockingHooks], caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the thread of a loop. What `close` raises is logged."""
     function = kind()
     opened = desk(function)
-    assert [what for what, _ in function.log] == ["open"]
+    assert function.log == ["open"]
+    with pytest.raises(RuntimeError, match="already started"):
+        opened.host.start()
     opened.results(1, 2)
 
-    assert opened.host.stop(TIMEOUT_S)
+    for _ in range(2):
+        assert opened.host.stop(TIMEOUT_S)
 
-    assert [what for what, _ in function.log] == ["open", "call", "call", "close"]
-    threads = {thread for _, thread in function.log}
-    assert len(threads) == 1
-    assert threading.current_thread() not in threads
-
-
-def test_a_connection_made_in_open_serves_the_calls(desk: OpenDesk) -> None:
-    """Objects of asyncio belong to the loop they were made on."""
-
-    class Locked(AsyncFunction[int, int]):
-        async def open(self) -> None:
-            self.lock = asyncio.Lock()
-            self.future = asyncio.get_running_loop().create_future()
-            self.future.set_result(5)
-
-        async def async_invoke(self, value: int) -> list[int]:
-            async with self.lock:
-                return [value + await self.future]
-
-    assert desk(Locked()).results(1, 2) == [[6], [7]]
+    assert function.log == ["open", "call", "call", "close"]
+    assert kind is BlockingHooks or (len(function.threads) == 1 and threading.current_thread() not in function.threads)
+    assert ("reset by peer" in caplog.text) == (kind is AsyncHooks)
+    [error] = opened.results(3)
+    assert isinstance(error, RejectedExecutionError)
+    assert "has stopped" in str(error)
 
 
-class BlockingHooks:
-    """A blocking function with hooks."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    def open(self) -> None:
-        self.log.append("open")
-
-    def close(self) -> None:
-        self.log.append("close")
-
-    def __call__(self, value: int) -> list[int]:
-        self.log.append("call")
-        return [value]
-
-
-def test_hooks_of_a_blocking_function_are_called_once_around_all_calls(desk: OpenDesk) -> None:
-    function = BlockingHooks()
-    opened = desk(function)
-    opened.results(1)
-
-    assert opened.host.stop(TIMEOUT_S)
-
-    assert function.log == ["open", "call", "close"]
-
-
-def test_a_blocking_function_that_was_never_opened_is_not_closed() -> None:
-    function = BlockingHooks()
+@pytest.mark.parametrize("kind", [AsyncHooks, BlockingHooks])
+def test_a_function_that_was_never_opened_is_not_closed(kind: type[BlockingHooks]) -> None:
+    function = kind()
 
     assert make_host(function).stop(TIMEOUT_S)
 
     assert function.log == []
 
 
-@pytest.mark.parametrize("hook", ["open", "close"])
-def test_hooks_of_a_blocking_function_cannot_be_coroutines(hook: str) -> None:
-    async def coroutine() -> None: ...
-
-    function = BlockingHooks()
-    setattr(function, hook, coroutine)
-
-    with pytest.raises(TypeError, match=rf"{hook}\(\) .* cannot be a coroutine"):
-        make_host(function)
-
-
-def test_what_close_raises_is_logged(desk: OpenDesk, caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(AsyncFunction[int, int]):
-        async def async_invoke(self, value: int) -> list[int]:
-            return [value]
-
-        async def close(self) -> None:
-            raise ConnectionError("reset by peer")
-
-    opened = desk(Broken())
-
-    assert opened.host.stop(TIMEOUT_S)
-
-    assert "reset by peer" in caplog.text
-
-
 # --- the end ---
 
 
-def test_stop_gives_up_the_calls_under_way_before_it_closes(desk: OpenDesk) -> None:
-    class Waiting(AsyncFunction[int, int]):
-        def __init__(self) -> None:
-            self.log: list[str] = []
-            self.started = threading.Event()
-
-        async def close(self) -> None:
-            self.log.append("close")
-
-        async def async_invoke(self, value: int) -> list[int]:
-            self.started.set()
-            try:
-                return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
-            finally:
-                self.log.append("call given up")
-
-    function = Waiting()
-    opened = desk(function)
-    opened.submit(1)
-    assert function.started.wait(TIMEOUT_S)
-
-    assert opened.host.stop(TIMEOUT_S)
-
-    assert function.log == ["call given up", "close"]
-
-
-def test_stop_says_when_a_blocking_call_hangs(desk: OpenDesk, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("thread", "1 call did not return"), ("loop", "did not end"), ("close", "did not end")],
+)
+def test_stop_says_what_hangs(where: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
     def hang(value: int) -> list[int]:
         started.set()
-        go_on.wait(TIMEOUT_S)
+        if where != "close":
+            go_on.wait(TIMEOUT_S)
         return [value]
 
-    started, go_on = threading.Event(), threading.Event()
-    host = make_host(hang)
-    host.start()
-    Desk(host).submit(1)
-    assert started.wait(TIMEOUT_S)
-
-    assert not host.stop(timeout=0.01)
-
-    assert "1 call did not return" in caplog.text
-    go_on.set()
-
-
-@pytest.mark.parametrize("where", ["call", "close"])
-def test_stop_says_when_the_loop_does_not_end(where: str, caplog: pytest.LogCaptureFixture) -> None:
-    class Blocking(AsyncFunction[int, int]):
+    class OnLoop(AsyncFunction[int, int]):
         async def async_invoke(self, value: int) -> list[int]:
-            started.set()
-            if where == "call":
-                go_on.wait(TIMEOUT_S)
-            return [value]
+            return hang(value)
 
         async def close(self) -> None:
             if where == "close":
                 go_on.wait(TIMEOUT_S)
 
     started, go_on = threading.Event(), threading.Event()
-    host = make_host(Blocking())
+    host = make_host(hang if where == "thread" else OnLoop())
     host.start()
     Desk(host).submit(1)
     assert started.wait(TIMEOUT_S)
 
     assert not host.stop(timeout=0.01)
 
-    assert "did not end" in caplog.text
+    assert said in caplog.text
     go_on.set()
-    assert host.stop(TIMEOUT_S)
+    assert where == "thread" or host.stop(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("function", [double, blocking_double])
-def test_a_host_is_started_once(function: Any) -> None:
-    host = make_host(function)
-    host.start()
-
-    with pytest.raises(RuntimeError, match="already started"):
-        host.start()
-
-    assert host.stop(TIMEOUT_S)
-
-
-def test_stopping_twice_or_before_the_start_does_nothing(desk: OpenDesk) -> None:
-    for function in (double, blocking_double):
-        assert make_host(function).stop(TIMEOUT_S)
-        opened = desk(function)
-        opened.results(1)
-        assert opened.host.stop(TIMEOUT_S)
-        assert opened.host.stop(TIMEOUT_S)
-
-
-def test_a_call_submitted_after_the_stop_is_refused(desk: OpenDesk) -> None:
-    for function in (double, blocking_double):
-        opened = desk(function)
-        opened.results(1)
-        assert opened.host.stop(TIMEOUT_S)
-
-        [error] = opened.results(2)
-
-        assert isinstance(error, RejectedExecutionError)
-        assert "has stopped" in str(error)
-
-
-def test_calls_that_somebody_waits_for_are_refused_by_the_stop(desk: OpenDesk) -> None:
+@pytest.mark.parametrize("at_its_end", ["nothing", "cancels all tasks", "returns all the same"])
+@pytest.mark.parametrize("max_calls", [1, None])
+def test_the_stop_ends_the_calls_in_flight_and_refuses_those_that_wait_before_it_closes(
+    desk: OpenDesk, at_its_end: str, max_calls: int | None
+) -> None:
     """Without a timeout, an operator would wait for them for ever."""
 
-    async def wait(value: int) -> list[int]:
-        await asyncio.get_running_loop().create_future()
-        return [value]
+    class Waiting(AsyncFunction[int, int]):
+        async def async_invoke(self, value: int) -> list[int]:
+            started.set()
+            try:
+                await wait_for_ever()
+            except asyncio.CancelledError:
+                log.append("call given up")
+                if at_its_end == "cancels all tasks":
+                    for task in asyncio.all_tasks():
+                        task.cancel()
+                if at_its_end != "returns all the same":
+                    raise
+            return [value]
 
-    opened = desk(wait, max_calls=1)
+        async def close(self) -> None:
+            log.append("close")
+
+    started = threading.Event()
+    log: list[str] = []
+    opened = desk(Waiting(), max_calls=max_calls)
     opened.submit(1, 2)
+    assert started.wait(TIMEOUT_S)
+
     assert opened.host.stop(TIMEOUT_S)
 
-    assert [type(call.error) for call in opened.wait_for(2)] == [RejectedExecutionError] * 2
+    kinds = {type(call.error) for call in opened.wait_for(2)}
+    assert at_its_end == "returns all the same" or kinds == {RejectedExecutionError}
+    assert log[0] == "call given up"
+    assert at_its_end == "cancels all tasks" or log[-1] == "close"
 
 
 # --- what a function may do to its task and its loop ---
@@ -847,22 +630,6 @@ def test_a_worker_goes_on_with_the_next_call_while_nothing_refers_to_its_task(de
     assert len(set(tasks)) == 1
 
 
-def test_the_calls_under_way_are_answered_although_a_function_cancels_the_end(desk: OpenDesk) -> None:
-    async def call(value: int) -> list[int]:
-        try:
-            await wait_for_ever()
-        finally:
-            for task in asyncio.all_tasks():
-                task.cancel()
-        return [value]
-
-    opened = desk(call)
-    opened.submit(1, 2)
-    assert opened.host.stop(TIMEOUT_S)
-
-    assert [type(call.error) for call in opened.wait_for(2)] == [RejectedExecutionError] * 2
-
-
 @pytest.mark.parametrize("function", [double, blocking_double])
 def test_a_host_of_the_parent_refuses_calls_in_a_forked_child(desk: OpenDesk, function: Any) -> None:
     opened = desk(function)
@@ -908,35 +675,7 @@ def test_tasks_that_a_function_left_behind_end_with_the_host() -> None:
     assert all(task.done() for task in tasks)
 
 
-def test_a_host_serves_several_operators() -> None:
-    function = HandFunction()
-    host = make_host(function)
-    host.start()
-    with Harness(host) as first, Harness(host) as second:
-        first.process("a")
-        second.process("b")
-        until(lambda: len(function.calls) == 2, "two calls")
-        for call in list(function.calls):
-            call.complete(call.value.upper())
-
-        first.operator.end_input()
-        second.operator.end_input()
-
-        assert (first.values(), second.values()) == (["A"], ["B"])
-    assert function.closed == 0
-
-    with Harness(host) as third:
-        third.process("c")
-        until(lambda: len(function.calls) == 3, "the third call")
-        function.calls[2].complete("C")
-        third.operator.end_input()
-        assert third.values() == ["C"]
-
-    assert host.stop(TIMEOUT_S)
-    assert (function.opened, function.closed) == (1, 1)
-
-
-def test_an_operator_that_closes_gives_up_its_own_calls_only() -> None:
+def test_a_host_serves_several_operators_and_one_that_closes_gives_up_its_own_calls_only() -> None:
     function = HandFunction()
     host = make_host(function)
     host.start()
@@ -947,12 +686,19 @@ def test_an_operator_that_closes_gives_up_its_own_calls_only() -> None:
             until(lambda: len(function.calls) == 2, "two calls")
         calls = {call.value: call for call in function.calls}
         until(calls["a"].is_cancelled, "the cancellation")
+        with Harness(host) as third:
+            third.process("c")
+            until(lambda: len(function.calls) == 3, "the third call")
+            for value, call in (("b", calls["b"]), ("c", function.calls[2])):
+                call.complete(value.upper())
 
-        calls["b"].complete("B")
-        staying.operator.end_input()
+            third.operator.end_input()
+            staying.operator.end_input()
 
-        assert staying.values() == ["B"]
+            assert (staying.values(), third.values()) == (["B"], ["C"])
+    assert function.closed == 0
     assert host.stop(TIMEOUT_S)
+    assert (function.opened, function.closed) == (1, 1)
 
 
 # --- under load ---
@@ -1020,9 +766,3 @@ def test_own_retries_that_fail_count_no_more_and_the_calls_go_on(caplog: pytest.
         "test_own_retries_that_fail_count_no_more_and_the_calls_go_on.<locals>.Repeating: own_retries() failed, and "
         "counts no more"
     ]
-
-
-def test_a_function_without_own_retries_has_made_none() -> None:
-    host = make_host(HandFunction())
-
-    assert (host.has_own_retries, host.take_own_retries()) == (False, 0)
