@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -45,70 +45,30 @@ def emit_all(queue: Queue) -> list[Element]:
     return emitted
 
 
-def a(timestamp_ms: int | None = None) -> StreamRecord[str]:
-    return StreamRecord("a", timestamp_ms)
-
-
-def b(timestamp_ms: int | None = None) -> StreamRecord[str]:
-    return StreamRecord("b", timestamp_ms)
-
-
 # --- ResultFuture ---
 
 
-NO_ROW = ValueError("no such row")
+def test_a_future_copies_its_results_and_refuses_an_outcome_that_is_none() -> None:
+    """With None as its error, a failed record would look like one without results."""
 
+    def lost() -> Iterator[str]:
+        yield "a"
+        raise OSError("connection lost")
 
-@pytest.mark.parametrize(
-    ("end", "results", "error", "shown"),
-    [
-        (None, (), None, "pending"),
-        (lambda future: future.complete(["a", "b"]), ("a", "b"), None, "results=('a', 'b')"),
-        (lambda future: future.complete_exceptionally(NO_ROW), (), NO_ROW, "error=ValueError('no such row')"),
-    ],
-    ids=["pending", "completed", "failed"],
-)
-def test_a_future_has_its_results_or_its_error(end: Any, results: Any, error: Any, shown: str) -> None:
-    future = ResultFuture[str]()
+    future, mine = ResultFuture[str](), ["a"]
+    with pytest.raises(OSError, match="connection lost"):
+        future.complete(lost())
+    with pytest.raises(TypeError, match="got None"):
+        future.complete_exceptionally(None)  # type: ignore[arg-type]
+    assert repr(future) == "<ResultFuture pending>"
 
-    assert end is None or end(future)
-
-    assert (future.is_done(), future.results, future.error) == (end is not None, results, error)
-    assert repr(future) == f"<ResultFuture {shown}>"
-
-
-def test_results_are_copied() -> None:
-    future = ResultFuture[str]()
-    mine = ["a"]
-    future.complete(mine)
-
+    assert future.complete(mine)
     mine.append("b")
 
     assert future.results == ("a",)
 
 
-def test_results_that_raise_while_they_are_read_leave_the_future_open() -> None:
-    def rows() -> Iterator[str]:
-        yield "a"
-        raise OSError("connection lost")
-
-    future = ResultFuture[str]()
-
-    with pytest.raises(OSError, match="connection lost"):
-        future.complete(rows())
-
-    assert not future.is_done()
-    assert future.complete(["again"])
-
-
-def test_an_error_that_is_no_exception_is_refused() -> None:
-    """With None as its error, a failed record would look like one without results."""
-    future = ResultFuture[str]()
-
-    with pytest.raises(TypeError, match="got None"):
-        future.complete_exceptionally(None)  # type: ignore[arg-type]
-
-    assert not future.is_done()
+# --- first completion wins, from any thread ---
 
 
 class RecordingFuture(ResultFuture[str]):
@@ -116,67 +76,27 @@ class RecordingFuture(ResultFuture[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[bool, tuple[str, ...], BaseException | None, threading.Thread]] = []
+        self.seen: list[tuple[bool, tuple[str, ...], BaseException | None]] = []
 
     def _on_complete(self) -> None:
-        self.seen.append((self.is_done(), self.results, self.error, threading.current_thread()))
-
-
-def test_the_hook_of_a_subclass_is_called_once_and_sees_the_outcome() -> None:
-    future = RecordingFuture()
-
-    future.complete(["a"])
-    future.complete(["b"])
-    future.complete_exceptionally(ValueError("c"))
-
-    assert future.seen == [(True, ("a",), None, threading.current_thread())]
-
-
-# --- first completion wins, from any thread ---
-
-
-def race(contenders: list[Callable[[], bool]]) -> list[bool]:
-    """Start all contenders at the same moment, each in a thread; what they returned, in their order."""
-    won: dict[int, bool] = {}
-
-    def run(index: int) -> None:
-        won[index] = contenders[index]()
-
-    with switching_often():
-        in_threads(*(partial(run, index) for index in range(len(contenders))))
-    return [won[index] for index in range(len(contenders))]
+        self.seen.append((self.is_done(), self.results, self.error))
 
 
 @pytest.mark.parametrize("threads", [2, 8])
-def test_of_completions_in_many_threads_exactly_one_wins(threads: int) -> None:
+def test_of_completions_in_many_threads_exactly_one_wins_and_the_hook_sees_it(threads: int) -> None:
+    def complete(index: int) -> None:
+        won[index] = future.complete_exceptionally(errors[index]) if index % 2 else future.complete([str(index)])
+
     for _ in range(20):
-        future = RecordingFuture()
+        future, won = RecordingFuture(), dict[int, bool]()
         errors = [ValueError(str(index)) for index in range(threads)]
-        outcomes = [((), errors[index]) if index % 2 else ((str(index),), None) for index in range(threads)]
-        won = race(
-            [
-                partial(future.complete_exceptionally, errors[index])
-                if index % 2
-                else partial(future.complete, [str(index)])
-                for index in range(threads)
-            ]
-        )
+        with switching_often():
+            in_threads(*(partial(complete, index) for index in range(threads)))
 
-        assert won.count(True) == 1
-        assert (future.results, future.error) == outcomes[won.index(True)]
-        assert len(future.seen) == 1
-
-
-@BOTH
-def test_an_entry_completed_by_many_threads_is_emitted_once(queue_class: type[Queue]) -> None:
-    queue = queue_class(1)
-    for _ in range(20):
-        [future] = put(queue, a(5))
-
-        won = race([partial(future.complete, [index]) for index in range(4)])
-
-        assert emit_all(queue) == [StreamRecord(won.index(True), 5)]
-        assert queue.is_empty()
+        (winner,) = (index for index, has_won in won.items() if has_won)
+        outcome = ((), errors[winner]) if winner % 2 else ((str(winner),), None)
+        assert (future.results, future.error) == outcome
+        assert future.seen == [(True, *outcome)]
 
 
 class PausingFuture(ResultFuture[str]):
@@ -217,55 +137,24 @@ def test_a_completion_between_the_claim_and_the_outcome_of_another_is_ignored() 
 
 
 @BOTH
-@pytest.mark.parametrize("capacity", [0, -1])
-def test_a_capacity_that_is_not_positive_is_refused(queue_class: type[Queue], capacity: int) -> None:
-    with pytest.raises(ValueError, match=f"capacity is {capacity}"):
-        queue_class(capacity)
-
-
-@BOTH
-def test_an_output_that_fails_does_not_make_the_queue_emit_again(queue_class: type[Queue]) -> None:
-    queue = queue_class(2)
-    for future in put(queue, a(1), b(2)):
-        future.complete(["x"])
-
-    def fail(element: Element) -> None:
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        queue.emit_completed_element(fail)
-
-    assert queue.size() == 1
-    assert emit_all(queue) == [StreamRecord("x", 2)]
-
-
-@BOTH
-def test_an_output_may_use_the_queue(queue_class: type[Queue]) -> None:
+def test_an_output_may_use_the_queue_and_one_that_fails_does_not_make_it_emit_again(queue_class: type[Queue]) -> None:
     queue = queue_class(1)
-    [future] = put(queue, a(1))
+    [future] = put(queue, StreamRecord("a", 1))
     future.complete(["x"])
     emitted: list[Element] = []
 
-    def put_the_next(element: Element) -> None:
+    def put_the_next_and_fail(element: Element) -> None:
         emitted.append(element)
         if len(emitted) == 1:
-            put(queue, b(2))[0].complete(["y"])
-            queue.emit_completed_element(put_the_next)
+            put(queue, StreamRecord("b", 2))[0].complete(["y"])
+            queue.emit_completed_element(emitted.append)
+        raise OSError("disk full")
 
-    queue.emit_completed_element(put_the_next)
+    with pytest.raises(OSError, match="disk full"):
+        queue.emit_completed_element(put_the_next_and_fail)
 
     assert emitted == [StreamRecord("x", 1), StreamRecord("y", 2)]
     assert queue.is_empty()
-
-
-@BOTH
-def test_the_values_are_a_list_of_their_own(queue_class: type[Queue]) -> None:
-    queue = queue_class(2)
-    put(queue, a())
-
-    queue.values().clear()
-
-    assert queue.values() == [a()]
 
 
 # --- where they differ ---
@@ -274,7 +163,7 @@ def test_the_values_are_a_list_of_their_own(queue_class: type[Queue]) -> None:
 def test_drained_segments_do_not_pile_up() -> None:
     queue: UnorderedStreamElementQueue[str, str] = UnorderedStreamElementQueue(2)
     for timestamp_ms in range(100):
-        future, _ = put(queue, a(timestamp_ms), Watermark(timestamp_ms))
+        future, _ = put(queue, StreamRecord("a", timestamp_ms), Watermark(timestamp_ms))
         future.complete(["x"])
         assert emit_all(queue) == [StreamRecord("x", timestamp_ms), Watermark(timestamp_ms)]
 

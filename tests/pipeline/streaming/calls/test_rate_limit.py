@@ -20,7 +20,7 @@ from dispatcher.aio import RateLimit
 from pipeline.streaming import AdaptiveRateLimit, RetryAfter
 from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
-from ....kit import TIMEOUT_S, in_threads
+from ....kit import TIMEOUT_S
 from .harness import Harness
 
 SLACK = 1e-6  # of rounding
@@ -42,12 +42,6 @@ def test_the_default_burst_is_what_20_ms_allow_and_at_least_one_call() -> None:
     assert RateLimit(1000, 5).burst_calls == 5
 
 
-def test_a_call_counts_for_one_unless_there_is_a_cost() -> None:
-    assert RateLimit(10).cost_of("abc") == 1
-    assert RateLimit(10, cost=len).cost_of("abc") == 3
-    assert RateLimit(10, cost=lambda _: 0).cost_of("abc") == 0
-
-
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf"), None, "3"])
 def test_a_cost_that_is_no_amount_is_refused_with_its_value(cost: Any) -> None:
     limit = RateLimit(10, cost=lambda _: cost)
@@ -56,49 +50,27 @@ def test_a_cost_that_is_no_amount_is_refused_with_its_value(cost: Any) -> None:
         limit.cost_of("abc")
 
 
-def test_a_limit_is_divided_among_workers() -> None:
-    limit = RateLimit(100, burst=20, cost=len, scope="task")
-
-    part = limit.split(4)
-
-    assert (part.calls_per_s, part.burst_calls, part.cost, part.scope) == (25, 5, len, "task")
-    assert limit.split(1) == limit
-
-
-def test_a_share_of_the_job_s_limit_is_not_divided_again() -> None:
-    assert RateLimit(100).split(4).scope == "worker"
-    assert AdaptiveRateLimit(100, 1000).split(4) == AdaptiveRateLimit(25, 250, scope="worker")
-
-
-def test_a_burst_that_was_not_given_is_chosen_for_the_part() -> None:
-    assert RateLimit(1000).split(4).burst_calls == 5
-    assert RateLimit(1000).split(1000).burst_calls == 1
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, True, None])
-def test_a_limit_cannot_be_split_among_no_workers(workers: Any) -> None:
-    with pytest.raises(ValueError, match="workers is"):
-        RateLimit(100).split(workers)
-
-
-def test_limits_that_differ_in_nothing_but_the_object_of_their_cost_are_equal() -> None:
-    one, other = RateLimit(10, 2, cost=lambda value: len(value)), RateLimit(10, 2, cost=lambda value: len(value))
-
-    assert one == other
-    assert hash(one) == hash(other)
-    assert one != RateLimit(10, 2, scope="task")
-    assert one != RateLimit(11, 2)
-    assert one != RateLimit(10, 3)
-
-
 @pytest.mark.parametrize(
-    "limit", [RateLimit(10, 2, cost=len, scope="task"), AdaptiveRateLimit(5, 50, cost=len, scope="task")]
+    ("limit", "workers", "part"),
+    [
+        (RateLimit(100, burst=20, cost=len), 4, RateLimit(25, burst=5, cost=len, scope="worker")),
+        (RateLimit(100, scope="task"), 4, RateLimit(25, scope="task")),
+        (RateLimit(1000), 4, RateLimit(250, scope="worker")),  # with the burst of that rate
+        (AdaptiveRateLimit(100, 1000), 4, AdaptiveRateLimit(25, 250, scope="worker")),
+        (RateLimit(100, burst=20, scope="task"), 1, RateLimit(100, burst=20, scope="task")),
+    ],
 )
-def test_a_limit_survives_pickling(limit: RateLimit | AdaptiveRateLimit) -> None:
+def test_a_limit_is_divided_among_workers_and_a_share_of_the_job_s_not_again(
+    limit: Any, workers: int, part: Any
+) -> None:
     copy = pickle.loads(pickle.dumps(limit))
 
-    assert copy == limit
-    assert copy.cost_of("abc") == 3
+    assert copy.split(workers) == part
+    assert hash(copy.split(workers)) == hash(part)
+    assert copy.cost_of("abc") == limit.cost_of("abc") == (1 if limit.cost is None else 3)
+    for none in (0, -1, 1.5, True, None):
+        with pytest.raises(ValueError, match="workers is"):
+            copy.split(none)
 
 
 @pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf"), True, "10"])
@@ -134,20 +106,25 @@ def test_who_reserves_later_starts_no_earlier_though_its_clock_was_read_before()
 
 
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf")])
-def test_a_cost_that_is_no_amount_reserves_nothing(cost: float) -> None:
+def test_a_cost_that_is_no_amount_reserves_nothing_and_no_pause_is_for_ever(cost: float) -> None:
     limited = limiter(10)
 
     with pytest.raises(ValueError, match="cost is"):
         limited.reserve(0, cost)
+    if cost != -1:
+        with pytest.raises(ValueError, match="until_ms is"):
+            limited.pause(cost)
 
     assert limited.reserve(0) == 0
 
 
-def test_later_reservations_wait_for_the_end_of_a_pause_and_are_spaced_after_it() -> None:
+def test_later_reservations_wait_for_the_end_of_the_longest_pause_and_are_spaced_after_it() -> None:
     limited = limiter(10, burst=2)
 
     limited.pause(5000)
+    limited.pause(1000)
 
+    assert limited.ready_at(0) == 5000
     assert starts(limited, 4, now_ms=0) == [5000, 5000, 5100, 5200]
 
 
@@ -160,36 +137,6 @@ def test_a_reservation_within_a_pause_is_void_and_has_to_be_made_again() -> None
     assert limited.ready_at(inside) == 150
     assert limited.ready_at(outside) == outside
     assert limited.reserve(inside) == 300
-
-
-def test_a_shorter_pause_changes_nothing() -> None:
-    limited = limiter(10)
-
-    limited.pause(5000)
-    limited.pause(1000)
-
-    assert limited.ready_at(0) == 5000
-    assert limited.reserve(0) == 5000
-
-
-@pytest.mark.parametrize("until_ms", [float("nan"), float("inf")])
-def test_a_pause_for_ever_is_refused(until_ms: float) -> None:
-    limited = limiter(10)
-
-    with pytest.raises(ValueError, match="until_ms is"):
-        limited.pause(until_ms)
-
-    assert limited.ready_at(0) == 0
-
-
-def test_threads_that_reserve_at_once_all_get_a_start_of_their_own() -> None:
-    limited = limiter(1000)
-    given_out: list[list[float]] = [[] for _ in range(4)]
-
-    in_threads(*(lambda mine=mine: mine.extend(starts(limited, 100)) for mine in given_out))  # type: ignore[misc]
-
-    assert sorted(itertools.chain(*given_out)) == list(range(400))
-    assert all(mine == sorted(mine) for mine in given_out)
 
 
 class Interrupted(float):
@@ -277,34 +224,6 @@ def test_calls_start_exactly_when_a_token_bucket_lets_them(
         start_ms = limited.reserve(now_ms, cost)
 
         assert start_ms == pytest.approx(float(model.start_of(Fraction(now_ms), Fraction(cost))), rel=1e-9, abs=SLACK)
-
-
-@given(
-    RATES,
-    BURSTS,
-    st.lists(
-        st.tuples(st.just("call"), st.integers(0, 2000), COSTS)
-        | st.tuples(st.just("pause"), st.integers(0, 2000), st.integers(0, 3000)),
-        max_size=60,
-    ),
-)
-def test_no_window_holds_more_than_the_burst_and_what_the_rate_allows(
-    rate: float, burst: float, steps: list[tuple[str, int, float]]
-) -> None:
-    limited = limiter(rate, burst)
-    now_ms, paused_until_ms = 0.0, 0.0
-    reserved: list[Start] = []
-    for what, gap_ms, amount in steps:
-        now_ms += gap_ms
-        if what == "pause":
-            paused_until_ms = max(paused_until_ms, now_ms + amount)
-            limited.pause(now_ms + amount)
-        else:
-            start_ms = limited.reserve(now_ms, amount)
-            assert start_ms >= max([now_ms, paused_until_ms, *(call.at_ms for call in reserved)])
-            reserved.append(Start(start_ms, amount))
-
-    assert_within_limit(reserved, limited.limit)
 
 
 class Users:
