@@ -12,18 +12,10 @@ from typing import Any
 import pytest
 
 from dispatcher.mailbox import MailboxExecutor
-from pipeline.streaming import AsyncOperatorError, StreamRecord
+from pipeline.streaming import StreamRecord
 
 from .harness import MODES, Element, HandFunction, Harness, Switch, fallback
 from .stage import EITHER, LATE, ORDERED, UNORDERED, Options, Rows, check, scenarios
-
-
-async def refuse(value: str) -> list[str]:
-    raise ValueError(f"{value} is too much")
-
-
-async def forget(value: str) -> None:
-    pass
 
 
 def full_disk(element: Element) -> None:
@@ -301,33 +293,6 @@ def test_each_of_many_records_that_are_not_answered_is_late() -> None:
         assert sorted(harness.values()[:600]) == [value for value in range(900) if value % 3]
 
 
-def test_the_error_of_a_task_has_that_of_the_call() -> None:
-    with Harness() as harness:
-        harness.process("a")
-        error = ValueError("no such row")
-
-        with pytest.raises(AsyncOperatorError, match=r"could not complete the element 'a'.*no such row") as failure:
-            harness.answer_error("a", error)
-
-        assert failure.value.__cause__ is failure.value.cause is error
-        assert (failure.value.value, failure.value.attempts) == ("a", 1)
-
-
-@pytest.mark.parametrize(
-    ("function", "error", "message"), [(refuse, ValueError, "7 is too much"), (forget, TypeError, "returned None")]
-)
-def test_an_error_before_the_first_await_and_none_as_results_are_errors_of_the_call(
-    function: Any, error: type[Exception], message: str
-) -> None:
-    with Harness(function) as harness:
-        harness.process(7)
-
-        with pytest.raises(AsyncOperatorError, match=message) as failure:
-            harness.operator.end_input()
-
-        assert isinstance(failure.value.__cause__, error)
-
-
 def test_an_answer_to_a_closed_mailbox_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     with Harness() as harness:
         harness.process("a", "b")
@@ -338,14 +303,6 @@ def test_an_answer_to_a_closed_mailbox_is_dropped(caplog: pytest.LogCaptureFixtu
 
     assert harness.output == []
     assert [each for each in caplog.records if each.levelname in ("WARNING", "ERROR", "CRITICAL")] == []
-
-
-def test_close_without_open_does_nothing() -> None:
-    harness: Harness = Harness()
-
-    harness.operator.close()
-
-    assert harness.function.opened == harness.function.closed == 0
 
 
 def test_a_snapshot_does_not_change_with_the_operator() -> None:
@@ -378,17 +335,14 @@ def test_a_state_bigger_than_the_capacity_is_restored_with_mail_in_between(mode:
         assert harness.values() == list(range(8))
 
 
-def test_a_state_after_open_is_refused() -> None:
-    with Harness() as harness, pytest.raises(Exception, match="initialize_state"):
-        harness.operator.initialize_state([record("a")])
-
-
-def test_an_operator_that_is_not_open_takes_nothing_in() -> None:
+def test_an_operator_takes_elements_in_while_it_is_open_and_a_state_before() -> None:
     harness: Harness = Harness()
     with pytest.raises(RuntimeError, match="call open"):
         harness.process("a")
-    with harness:
-        pass
+    harness.operator.close()
+    assert harness.function.opened == harness.function.closed == 0
+    with harness, pytest.raises(RuntimeError, match="initialize_state"):
+        harness.operator.initialize_state([record("a")])
     for use in (lambda: harness.process("a"), lambda: harness.watermark(1), harness.operator.end_input):
         with pytest.raises(RuntimeError, match="has been closed"):
             use()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming import AsyncOperatorError, RetryAfter, RetryStrategy
+from pipeline.streaming import RetryAfter, RetryStrategy
 
 from ....kit import TIMEOUT_S, until
 from .harness import ON_ERROR, HandFunction, Harness, make_host
@@ -124,6 +124,9 @@ SCENARIOS: Rows = {
     ),
     # snapshots
     "a snapshot has the records that wait for a retry": (EITHER | RETRIED, "take a b | busy a -> state a b"),
+    "restored records start afresh": (
+        RETRIED | {"state": "a"}, "busy a | +10 | busy a | +10 | busy a -> raised a:ValueError:3",
+    ),
     # RetryAfter
     "RetryAfter pauses and makes the call again": (
         PATIENT, "take a | pause2 a | +1999 -> calls a | +1 -> calls a a | ok a A -> out A",
@@ -166,24 +169,6 @@ def test_scenario(options: Options, script: str, monkeypatch: pytest.MonkeyPatch
     check(options, script, monkeypatch)
 
 
-def test_restored_records_start_afresh() -> None:
-    with Harness(retry=ON_ERROR) as before:
-        before.process("a")
-        before.answer_error("a", ValueError("busy"))
-        before.advance(10)
-        before.answer_error("a", ValueError("busy"))
-        state = before.operator.snapshot_state()
-
-    with Harness(retry=ON_ERROR, state=state) as harness:
-        for _ in range(2):
-            harness.answer_error("a", ValueError("busy"))
-            harness.advance(10)
-        with pytest.raises(AsyncOperatorError) as failure:
-            harness.answer_error("a", ValueError("busy"))
-
-    assert failure.value.attempts == 3
-
-
 def test_a_retry_that_waits_ends_with_close_on_a_host_that_goes_on() -> None:
     function = HandFunction()
     host = make_host(function)
@@ -214,11 +199,8 @@ def test_a_retry_that_waits_ends_with_close_on_a_host_that_goes_on() -> None:
         ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400),
         ("1e300", 86_400),
         (10**400, 86_400),
-        *(
-            (text, 0)
-            for text in ("", " ", "soon", "-1", "nan", "inf", "-inf", "9" * 400, "Wed, 99 Foo 2015", "\0", ",")
-        ),
-        *((number, 0) for number in (-1, -0.5, math.nan, math.inf, -math.inf)),
+        *((text, 0) for text in ("", "soon", "-1", "nan", "-inf", "9" * 400, "Wed, 99 Foo 2015", "\0", ",")),
+        *((number, 0) for number in (-0.5, math.nan, math.inf)),
     ],
 )
 def test_retry_after_takes_what_the_header_has(header: Any, seconds: float) -> None:

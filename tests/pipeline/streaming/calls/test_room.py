@@ -150,26 +150,26 @@ def full_queue(values: list[Any]) -> OrderedStreamElementQueue[Any, Any]:
     return queue
 
 
-def test_large_records_keep_the_queue_small() -> None:
-    queue = full_queue([bytes(1000)] * 4)
-    room = GrowingRoom(queue, calls=4, usual=8, most=64, most_bytes=6000)
+class Large:
+    """As an array: what it holds is outside of Python's own objects."""
 
-    room.adapt(under_way=1)
-
-    assert 4 < queue.capacity < 6
+    nbytes = 8 << 20
 
 
-def test_results_count_as_well() -> None:
-    queue: OrderedStreamElementQueue[Any, Any] = OrderedStreamElementQueue(4)
-    entries = [queue.try_put(StreamRecord(number)) for number in range(4)]
-    for entry in entries[1:]:
-        assert entry is not None
-        entry.complete([bytes(1000)] * 2)
-    room = GrowingRoom(queue, calls=4, usual=8, most=64, most_bytes=8000)
+@pytest.mark.parametrize(("record", "result", "taken"), [(Large, int, 7), (int, Large, 15)], ids=["records", "results"])
+def test_large_records_or_results_keep_the_queue_small(record: Any, result: Any, taken: int) -> None:
+    """About 64 MB are for both."""
+    with Harness(capacity=None, concurrency=2) as harness:
+        values = iter([record() for _ in range(100)])
+        for _ in range(2):
+            feed(harness, values)
+            harness.settle()
+            harness.function.calls[-1].complete(result())
+            harness.settle()
+            harness.run_mail()
+        feed(harness, values)
 
-    room.adapt(under_way=1)
-
-    assert queue.capacity < 6
+        assert len(harness.operator.snapshot_state()) == taken
 
 
 def test_a_queue_that_has_grown_shrinks_for_larger_records_but_never_below_the_least() -> None:
@@ -186,19 +186,13 @@ def test_a_queue_that_has_grown_shrinks_for_larger_records_but_never_below_the_l
     assert queue.capacity == 4
 
 
-def test_watermarks_take_room_without_being_measured() -> None:
-    queue = full_queue([Watermark(1), Watermark(2)])
-    queue.try_put(StreamRecord(1))
-
-    assert queue.sample(10) == [(None, ()), (None, ())]
-
-
 @pytest.mark.parametrize("most", [1, 3, 4, 100])
 def test_a_sample_is_from_all_over_the_queue(most: int) -> None:
     sampled = [value for value, _ in full_queue(list(range(10))).sample(most)]
 
     assert len(sampled) <= most
     assert sampled == list(range(0, 10, {1: 10, 3: 4, 4: 3, 100: 1}[most]))
+    assert full_queue([Watermark(1)]).sample(most) == [(None, ())]
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from pipeline.streaming import AdaptiveRateLimit, AsyncFunction, AsyncOptions, RetryAfter, unordered_wait
+from pipeline.streaming import AdaptiveRateLimit
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimiter
-from pipeline.streaming.calls.limits.learned_rate import AcceptedRate, LearnedRate
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 
 from ..harness import make_host
 from .services import Schedule, TokenBucket, run
-
-
-def test_another_word_for_a_rate_limit_is_refused_with_the_ones_there_are() -> None:
-    with pytest.raises(TypeError, match=r"rate_limit is 'fast'; give a RateLimit"):
-        AsyncOptions(timeout_ms=1000, rate_limit="fast")  # type: ignore[arg-type]
 
 
 def test_operators_of_a_host_share_a_limiter_unless_the_scope_is_the_task() -> None:
@@ -40,22 +33,6 @@ def test_a_cost_is_counted_in_its_unit() -> None:
     took_s = run(TokenBucket(Schedule((0, 1e6))), 50, [limit])
 
     assert 4 <= took_s <= 6
-
-
-@pytest.mark.long
-def test_a_batch_that_is_refused_is_made_again() -> None:
-    class Prices(AsyncFunction[int, int]):
-        refused = 0
-
-        async def async_invoke_batch(self, values: list[int]) -> list[list[int]]:
-            if self.refused < 2:
-                self.refused += 1
-                raise RetryAfter(0.01)
-            return [[value] for value in values]
-
-    found = unordered_wait(range(40), Prices(), timeout=30, rate_limit="adaptive", max_batch_size=10)
-
-    assert sorted(found) == list(range(40))
 
 
 # ----------------------------------------------------------------------------------------------------------- the rate
@@ -109,13 +86,3 @@ def test_the_rate_does_not_grow_while_nothing_waits_for_it() -> None:
         rate.accepted(at_ms, at_ms + 10)
 
     assert rate.calls_per_s == 100
-
-
-def test_what_was_accepted_in_the_last_second_is_counted() -> None:
-    accepted = AcceptedRate()
-    for at_ms in range(0, 5000, 10):
-        accepted.add(at_ms, 1)
-
-    assert accepted.per_s(5000) == pytest.approx(100, abs=2)
-    assert accepted.per_s(5500) == pytest.approx(50, abs=2)
-    assert accepted.per_s(9000) == 0

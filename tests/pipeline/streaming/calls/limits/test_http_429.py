@@ -1,4 +1,4 @@
-"""Rate limits against a real HTTP service that answers 429, by the service's own count of calls and refusals."""
+"""Rate limits against a real HTTP service that answers 429, by the service's own count of calls."""
 
 from __future__ import annotations
 
@@ -8,25 +8,9 @@ from dispatcher.aio import RateLimit
 from pipeline.streaming import unordered_wait
 
 from .....kit import TIMEOUT_S
-from ....limited_service import LimitedService, client, token_bucket
+from ....limited_service import LimitedService, client
 
 pytestmark = pytest.mark.long
-
-LIMIT_PER_S = 150
-
-
-@pytest.mark.slow
-def test_an_adaptive_limit_finds_one_that_is_not_told_and_changes() -> None:
-    """At most 5 % of the calls are refused. On a quiet machine they take less than 1.3 times the ideal time of 6 s."""
-    limits = [(0.0, LIMIT_PER_S), (2.0, LIMIT_PER_S / 2), (4.0, LIMIT_PER_S)]
-    rows = 2 * LIMIT_PER_S + LIMIT_PER_S + 2 * LIMIT_PER_S
-    with LimitedService(token_bucket(limits)) as service:
-        found = list(unordered_wait(range(rows), client(service.port), timeout=TIMEOUT_S, rate_limit="adaptive"))
-
-    assert sorted(found) == [(row,) for row in range(rows)]
-    assert len(service.accepted_s) == rows
-    assert service.took_s() <= 2 * 6
-    assert service.refused_share <= 0.05
 
 
 def test_calls_resume_gently_after_a_plain_pause() -> None:
