@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -25,11 +26,8 @@ from pipeline.streaming import (
     ordered_wait,
     unordered_wait,
 )
-from pipeline.streaming.number_checks import require_number
 
 from .calls.harness import make_host, wait_in_chunks
-
-GIVEN: dict[str, Any] = {"dedupe_by": str, "remember": 1}
 
 
 class InBatches(AsyncFunction[int, int]):
@@ -50,81 +48,35 @@ def is_number(hint: Any) -> bool:
     return any(kind in (int, float, "int", "float") for kind in kinds)
 
 
-def operator(**options: Any) -> object:
-    parts: dict[str, Any] = {"mailbox_executor": None, "processing_time_service": None, "output": None}
-    return AsyncWaitOperator(InBatches(), **{"timeout_ms": 1, **GIVEN, **parts, **options})
-
-
-def factory(**options: Any) -> object:
-    return async_wait_operator(InBatches(), **{"timeout_ms": 1, **GIVEN, **options})
-
-
-def ordered(**options: Any) -> object:
-    return ordered_wait([], InBatches(), **{"timeout": 1, **GIVEN, **options})
-
-
-def unordered(**options: Any) -> object:
-    return unordered_wait([], InBatches(), **{"timeout": 1, **GIVEN, **options})
-
-
-def chunks(**options: Any) -> object:
-    return wait_in_chunks([], str, AsyncOptions(timeout_ms=1), **options)
-
-
-def host(**options: Any) -> object:
-    return make_host(str, **options)
-
-
-def limit(**options: Any) -> object:
-    return RateLimit(**{"calls_per_s": 1, **options})
-
-
-def fixed_delay(**options: Any) -> object:
-    return RetryStrategy.fixed_delay(**{"max_attempts": 1, "delay_ms": 1, **options})
-
-
-def backoff(**options: Any) -> object:
-    given = {"max_attempts": 1, "initial_delay_ms": 1, "max_delay_ms": 1, "multiplier": 1}
-    return RetryStrategy.exponential_backoff(**{**given, **options})
-
-
-def task(**options: Any) -> object:
-    return StreamTask(IterableInput([]), [], print, **options)
-
-
-def source_task(**options: Any) -> object:
-    source: Any = None
-    return SourceStreamTask(source, [], print, **options)
-
-
-def storage(**options: Any) -> object:
-    return CheckpointStorage("folder", **options)
-
-
-CALLS: dict[Callable[..., object], Callable[..., Any]] = {
-    operator: AsyncWaitOperator,
-    factory: async_wait_operator,
-    ordered: ordered_wait,
-    unordered: unordered_wait,
-    chunks: wait_in_chunks,
-    host: make_host,
-    limit: RateLimit,
-    fixed_delay: RetryStrategy.fixed_delay,
-    backoff: RetryStrategy.exponential_backoff,
+GIVEN: dict[str, Any] = {"dedupe_by": str, "remember": 1}
+PARTS: dict[str, Any] = {"mailbox_executor": None, "processing_time_service": None, "output": None}
+SOURCE: Any = None
+CALLS: dict[Callable[..., Any], Callable[..., object]] = {
+    AsyncWaitOperator: partial(AsyncWaitOperator, InBatches(), timeout_ms=1, **GIVEN, **PARTS),
+    async_wait_operator: partial(async_wait_operator, InBatches(), timeout_ms=1, **GIVEN),
+    ordered_wait: partial(ordered_wait, [], InBatches(), timeout=1, **GIVEN),
+    unordered_wait: partial(unordered_wait, [], InBatches(), timeout=1, **GIVEN),
+    wait_in_chunks: partial(wait_in_chunks, [], str, AsyncOptions(timeout_ms=1)),
+    make_host: partial(make_host, str),
+    RateLimit: partial(RateLimit, calls_per_s=1),
+    RetryStrategy.fixed_delay: partial(RetryStrategy.fixed_delay, max_attempts=1, delay_ms=1),
+    RetryStrategy.exponential_backoff: partial(
+        RetryStrategy.exponential_backoff, max_attempts=1, initial_delay_ms=1, max_delay_ms=1, multiplier=1
+    ),
     RetryAfter: RetryAfter,
-    task: StreamTask,
-    source_task: SourceStreamTask,
-    storage: CheckpointStorage,
+    StreamTask: partial(StreamTask, IterableInput([]), [], print),
+    SourceStreamTask: partial(SourceStreamTask, SOURCE, [], print),
+    CheckpointStorage: partial(CheckpointStorage, "folder"),
     QueueInput: QueueInput,
 }
-OPTIONS = [(call, name) for call, function in CALLS.items() for name in numbers_of(function)]
+OPTIONS = [(function, name) for function in CALLS for name in numbers_of(function)]
 
 
-@pytest.mark.parametrize(("call", "name"), OPTIONS, ids=lambda each: getattr(each, "__name__", each))
-def test_what_is_no_number_is_refused_by_name(call: Callable[..., object], name: str) -> None:
-    for value in (True, [1]) if call is RetryAfter else ("10", True, [1]):  # RetryAfter takes the text of a header
+@pytest.mark.parametrize(("function", "name"), OPTIONS, ids=lambda each: getattr(each, "__name__", each))
+def test_what_is_no_number_is_refused_by_name(function: Callable[..., Any], name: str) -> None:
+    for value in (True, [1]) if function is RetryAfter else ("10", True, [1]):  # RetryAfter takes a header's text
         with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")):
-            call(**{name: value})
+            CALLS[function](**{name: value})
 
 
 def test_the_numeric_options_are_found_in_the_signatures() -> None:
@@ -135,19 +87,14 @@ def test_the_numeric_options_are_found_in_the_signatures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "bounds", "reason"),
+    ("name", "value", "bound"),
     [
-        (0, {"least": 1, "whole": True}, "size is 0; it must be a whole number of 1 or more"),
-        (1.5, {"least": 1, "whole": True}, "size is 1.5; it must be a whole number of 1 or more"),
-        (0, {"above": 0}, "size is 0; it must be a number above 0"),
-        (float("nan"), {"least": 0}, "size is nan; it must be a number of 0 or more"),
+        ("capacity", 0, "a whole number of 1 or more"),
+        ("capacity", 1.5, "a whole number of 1 or more"),
+        ("remember_ms", 0, "a number above 0"),
+        ("timeout_ms", float("nan"), "a number of 0 or more"),
     ],
 )
-def test_a_refusal_says_what_would_be_possible(value: float, bounds: Any, reason: str) -> None:
-    with pytest.raises(TypeError, match=f"^{reason}$"):
-        require_number("size", value, **bounds, error=TypeError)
-
-
-def test_a_number_within_its_bounds_passes() -> None:
-    require_number("size", 1, least=1, whole=True)
-    require_number("size", 0.5, above=0)
+def test_a_refusal_says_what_would_be_possible(name: str, value: float, bound: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {value}; it must be {bound}$"):
+        AsyncOptions(**{"timeout_ms": 1, **GIVEN, name: value})
