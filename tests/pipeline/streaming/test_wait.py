@@ -18,7 +18,6 @@ from pipeline.streaming import (
     AsyncFunction,
     AsyncOperatorError,
     AsyncOptions,
-    AsyncTimeoutError,
     CallMetrics,
     CapturedError,
     ForkedWaitError,
@@ -74,15 +73,24 @@ class Endless(Service):
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
 
+class InputError(Exception):
+    pass
+
+
+def failing_after(count: int) -> Iterator[int]:
+    yield from range(count)
+    raise InputError("the input is broken")
+
+
 # --- one by one ---
 
 
-def test_ordered_results_come_in_the_order_of_the_values() -> None:
-    assert list(ordered_wait(range(1000), double, timeout=TIMEOUT)) == [2 * value for value in range(1000)]
+@BOTH
+@pytest.mark.parametrize("count", [0, 1000])
+def test_each_value_has_its_results_and_ordered_ones_come_in_the_order_of_the_values(wait: Any, count: int) -> None:
+    found = list(wait(range(count), double, timeout=TIMEOUT))
 
-
-def test_unordered_results_are_all_there() -> None:
-    assert sorted(unordered_wait(range(1000), double, timeout=TIMEOUT)) == [2 * value for value in range(1000)]
+    assert (found if wait is ordered_wait else sorted(found)) == [2 * value for value in range(count)]
 
 
 def test_unordered_results_come_as_the_calls_end() -> None:
@@ -96,11 +104,6 @@ def test_unordered_results_come_as_the_calls_end() -> None:
 
     assert {next(results), next(results)} == {"second", "third"}
     results.close()  # type: ignore[attr-defined]
-
-
-@BOTH
-def test_no_values_give_no_results(wait: Any) -> None:
-    assert list(wait([], double, timeout=TIMEOUT)) == []
 
 
 @BOTH
@@ -159,62 +162,20 @@ def test_nothing_starts_before_the_first_result_is_asked_for() -> None:
 
 
 @BOTH
-def test_closing_early_gives_up_the_calls_and_closes_the_function(wait: Any) -> None:
+def test_a_loop_that_is_left_early_gives_up_the_calls_and_closes_the_function(wait: Any) -> None:
     class FirstOnly(Endless):
         async def async_invoke(self, value: int) -> list[int]:
             return [value] if value == 0 else await super().async_invoke(value)
 
     service = FirstOnly()
-    results = wait(range(100), service, timeout=TIMEOUT)
-    assert next(results) == 0
+    for result in wait(range(100), service, timeout=TIMEOUT):
+        assert result == 0
+        break
 
-    results.close()
-
-    assert (service.opened, service.closed) == (1, 1)
-
-
-def test_a_loop_that_is_left_early_gives_up_the_calls() -> None:
-    service = Service()
-
-    for result in ordered_wait(itertools.count(), service, timeout=TIMEOUT):
-        if result > 100:
-            break
-
-    until(lambda: service.closed == 1, "the function's close")
+    until(lambda: (service.opened, service.closed) == (1, 1), "the function's close")
 
 
 # --- failures ---
-
-
-def test_a_failed_call_is_raised_after_the_results_before_it() -> None:
-    async def fail_at_5(value: int) -> list[int]:
-        if value == 5:
-            raise ValueError("no such row")
-        return [value]
-
-    results: Iterator[int] = ordered_wait(range(10), fail_at_5, timeout=TIMEOUT, capacity=1)
-    taken = list(itertools.islice(results, 5))
-
-    with pytest.raises(AsyncOperatorError, match="no such row") as failure:
-        next(results)
-
-    assert taken == [0, 1, 2, 3, 4]
-    assert failure.value.value == 5
-    assert isinstance(failure.value.__cause__, ValueError)
-
-
-@BOTH
-def test_a_failed_call_closes_the_function(wait: Any) -> None:
-    class Failing(Service):
-        async def async_invoke(self, value: int) -> list[int]:
-            raise ValueError("no such row")
-
-    service = Failing()
-
-    with pytest.raises(AsyncOperatorError):
-        list(wait(range(10), service, timeout=TIMEOUT))
-
-    assert (service.opened, service.closed) == (1, 1)
 
 
 class Refusing(Service):
@@ -246,63 +207,29 @@ def test_an_open_that_fails_is_raised_and_the_function_is_not_closed(wait: Any, 
     assert function.closed == 0
 
 
-@BOTH
-def test_an_error_of_the_input_is_raised_and_closes_the_function(wait: Any) -> None:
-    def values() -> Iterator[int]:
-        yield from range(5)
-        raise OSError("disk gone")
-
-    service = Service()
-
-    with pytest.raises(OSError, match="disk gone"):
-        list(wait(values(), service, timeout=TIMEOUT))
-
-    assert (service.opened, service.closed) == (1, 1)
-
-
-@BOTH
-def test_a_call_without_an_answer_is_raised_after_the_timeout(wait: Any) -> None:
-    with pytest.raises(AsyncOperatorError) as failure:
-        list(wait([1], Endless(), timeout=0.01))
-
-    assert isinstance(failure.value.__cause__, AsyncTimeoutError)
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"timeout": 0},
-        {"timeout": -1.0},
-        {"timeout": float("nan")},
-        {"timeout": float("inf")},
-        {"timeout": 1, "capacity": 0},
-        {"timeout": 1, "on_error": "ignore"},
-        {"timeout": 1, "concurrency": 0},
-        {"timeout": 1, "pool_size": 0},
-        {"timeout": 1, "remember": -1},
-    ],
-    ids=str,
-)
-def test_options_that_are_not_possible_are_refused_at_once(wait: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=list(options)[-1]):
-        wait([1], double, **options)
-
-
-@BOTH
-def test_what_is_no_function_is_refused_at_once(wait: Any) -> None:
-    with pytest.raises(TypeError, match="is not callable"):
-        wait([1], 3, timeout=1)
-
-
 # --- options ---
 
 
 @BOTH
-def test_metrics_that_cannot_count_are_refused_at_once(wait: Any) -> None:
-    """The iteration never ended: the error had no thread to go to."""
-    with pytest.raises(TypeError, match="metrics is 'm'; give a CallMetrics"):
-        wait([1], str, timeout=1, metrics="m")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": 0}, "timeout is 0; it must be a positive, finite number of seconds"),
+        ({"timeout": -1.0}, "timeout is -1.0"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": float("inf")}, "timeout is inf"),
+        ({"capacity": 0}, "capacity is 0"),
+        ({"metrics": "m"}, "metrics is 'm'; give a CallMetrics"),
+        ({"function": 3}, "3 is not callable"),
+    ],
+    ids=str,
+)
+def test_what_is_not_possible_is_refused_at_once(wait: Any, options: dict[str, Any], message: str) -> None:
+    """With metrics that cannot count, the iteration never ended: the error had no thread to go to."""
+    given = {"function": double, "timeout": 1, **options}
+
+    with pytest.raises((ValueError, TypeError), match=message):
+        wait([1], **given)
 
 
 @BOTH
@@ -398,7 +325,7 @@ def chunked(values: Iterable[int], size: int) -> Iterator[list[int]]:
         yield chunk
 
 
-def test_calls_go_on_across_chunks() -> None:
+def test_calls_go_on_across_chunks_of_which_some_are_empty() -> None:
     """The first call ends when one of another chunk has begun."""
 
     class Meeting(AsyncFunction[int, int]):
@@ -412,13 +339,7 @@ def test_calls_go_on_across_chunks() -> None:
                 self.other.set()
             return [value]
 
-    assert list(wait_in_chunks([[0], [1]], Meeting(), settings(), max_chunk=10)) == [[0, 1]]
-
-
-def test_empty_chunks_are_no_end() -> None:
-    lists: list[list[Any]] = list(wait_in_chunks([[], [1], [], [], [2], []], double, settings()))
-
-    assert lists == [[2, 4]]
+    assert list(wait_in_chunks([[], [0], [], [], [1], []], Meeting(), settings(), max_chunk=10)) == [[0, 1]]
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
@@ -450,25 +371,21 @@ def test_a_value_that_could_not_be_made_fails_without_a_call(wait: Any) -> None:
     (captured,) = [result for result in results if isinstance(result, CapturedError)]
     assert (captured.input, captured.message, captured.error) == ("what is known", "no value", unreadable.error)
     assert (len(results), service.calls, metrics.calls, metrics.failed, metrics.captured) == (3, 2, 2, 1, 1)
-
-
-def test_a_value_that_could_not_be_made_fails_the_task() -> None:
-    unreadable = UnreadableValue("what is known", ValueError("no value"))
-
     with pytest.raises(AsyncOperatorError, match="no value") as failed:
-        list(ordered_wait([unreadable], double, timeout=TIMEOUT))
-
+        list(wait([unreadable], service, timeout=TIMEOUT))
     assert failed.value.value == "what is known"
 
 
-def test_few_chunks_are_read_ahead() -> None:
+def test_few_chunks_are_read_ahead_on_the_caller_s_thread() -> None:
     """No more than the calls in flight, the results that wait, and one chunk ahead take in."""
 
     def chunks() -> Iterator[list[int]]:
         for number in itertools.count():
+            assert threading.current_thread() is reader
             read.append(number)
             yield [number]
 
+    reader = threading.current_thread()
     read: list[int] = []
     lists: Iterator[list[Any]] = wait_in_chunks(chunks(), double, settings(capacity=5), max_chunk=1)
     for _ in range(10):
@@ -478,30 +395,12 @@ def test_few_chunks_are_read_ahead() -> None:
     lists.close()  # type: ignore[attr-defined]
 
 
-def test_chunks_are_read_on_the_callers_thread() -> None:
-    def chunks() -> Iterator[list[int]]:
-        for number in range(5):
-            threads.add(threading.current_thread())
-            yield [number]
-
-    threads: set[threading.Thread] = set()
-    list(wait_in_chunks(chunks(), double, settings()))
-
-    assert threads == {threading.current_thread()}
-
-
 def test_chunks_that_cannot_be_read_leave_no_thread_behind() -> None:
     """The task's thread had already started and was left running, which the fixture noticed."""
     with pytest.raises(TypeError, match="not iterable"):
         next(wait_in_chunks(3, double, settings()))  # type: ignore[arg-type]
-
-
-def test_a_failed_call_is_raised_while_the_input_goes_on() -> None:
-    async def fail(value: int) -> list[int]:
-        raise ValueError("no such row")
-
-    with pytest.raises(AsyncOperatorError, match="no such row"):
-        list(wait_in_chunks(([number] for number in itertools.count()), fail, settings()))
+    with pytest.raises(ValueError, match="max_chunk is 0"):
+        wait_in_chunks([[1]], double, settings(), max_chunk=0)
 
 
 @pytest.mark.parametrize("max_chunk", [1, 100])
@@ -528,12 +427,6 @@ def test_a_host_keeps_running_from_one_iteration_to_the_next() -> None:
     assert (service.opened, service.closed) == (1, 0)
     assert host.stop(TIMEOUT_S)
     assert service.closed == 1
-
-
-@pytest.mark.parametrize("max_chunk", [0, -1])
-def test_a_chunk_size_below_one_is_refused(max_chunk: int) -> None:
-    with pytest.raises(ValueError, match="max_chunk"):
-        wait_in_chunks([[1]], double, settings(), max_chunk=max_chunk)
 
 
 # --- under load ---
@@ -584,13 +477,10 @@ def test_a_call_that_blocks_the_loop_is_late_all_the_same(wait: Any, bounds: Any
 
 
 def test_a_blocked_loop_is_late_for_chunks_and_a_host_that_is_shared() -> None:
-    function = Blocking()
-    host = make_host(function)
+    host = make_host(Blocking())
     host.start()
 
-    lists: list[list[Any]] = list(wait_in_chunks([[1]], host, settings(timeout_ms=50)))
-
-    assert lists == [["late"]]
+    assert list(wait_in_chunks([[1]], host, settings(timeout_ms=50))) == [["late"]]
     assert list(wait_in_chunks([[2]], host, settings())) == [["in time"]]
     assert host.stop(TIMEOUT_S)
 
@@ -726,21 +616,13 @@ def test_a_cache_that_failed_for_an_earlier_iteration_ends_the_next_one_at_once(
 # --- inputs that fail, and forks ---
 
 
-class InputError(Exception):
-    pass
-
-
-def failing_after(count: int) -> Iterator[int]:
-    yield from range(count)
-    raise InputError("the input is broken")
-
-
 @BOTH
 @pytest.mark.parametrize("count", [0, 1, 7, 1000])
 @pytest.mark.parametrize("read_ahead", [{}, {"rate_limit": RateLimit(1e6, burst=1000)}])
 def test_if_the_input_fails_all_results_before_it_come_first(wait: Any, count: int, read_ahead: Any) -> None:
     """None of them came."""
-    results = wait(failing_after(count), double, timeout=TIMEOUT, **read_ahead)
+    service = Service()
+    results = wait(failing_after(count), service, timeout=TIMEOUT, **read_ahead)
 
     taken: deque[int] = deque()
     with pytest.raises(InputError, match="the input is broken"):
@@ -748,31 +630,27 @@ def test_if_the_input_fails_all_results_before_it_come_first(wait: Any, count: i
 
     assert sorted(taken) == [2 * value for value in range(count)]
     assert list(results) == []
+    assert (service.opened, service.closed) == (1, 1)
 
 
-def test_if_the_input_of_chunks_fails_all_results_before_it_come_first() -> None:
-    def chunks() -> Iterator[list[int]]:
-        yield from ([1, 2, 3], [4])
-        raise InputError
+@pytest.mark.parametrize("values", [failing_after(4), itertools.count()], ids=["fails", "goes on"])
+def test_a_call_that_fails_is_raised_after_the_results_before_it(values: Iterator[int]) -> None:
+    """Whatever the input does. The function is closed."""
 
-    results = wait_in_chunks(chunks(), double, AsyncOptions(timeout_ms=60_000), max_chunk=3)
+    class Failing(Service):
+        async def async_invoke(self, value: int) -> list[int]:
+            if value == 2:
+                raise ValueError("two")
+            return [value]
 
-    assert [next(results), next(results)] == [[2, 4, 6], [8]]
-    with pytest.raises(InputError):
-        next(results)
-
-
-def test_a_call_that_fails_before_the_input_does_is_what_is_raised() -> None:
-    async def fail_at_two(value: int) -> list[int]:
-        if value == 2:
-            raise ValueError("two")
-        return [value]
-
-    results = ordered_wait(failing_after(4), fail_at_two, timeout=TIMEOUT)
+    service = Failing()
+    results = ordered_wait(values, service, timeout=TIMEOUT)
 
     assert [next(results), next(results)] == [0, 1]
-    with pytest.raises(AsyncOperatorError, match="two"):
+    with pytest.raises(AsyncOperatorError, match="two") as failure:
         next(results)
+    assert (failure.value.value, type(failure.value.__cause__)) == (2, ValueError)
+    assert (service.opened, service.closed) == (1, 1)
 
 
 def test_an_input_that_is_interrupted_ends_at_once() -> None:
@@ -799,14 +677,6 @@ def test_an_iterator_of_the_parent_raises_in_a_forked_child(wait: Any, function:
         assert sorted(unused) == [2 * value for value in range(10)]
 
     assert in_child(check) is None
+    assert in_child(results.close) is None  # as if it were dropped there
 
     assert sorted([first, *results]) == [2 * value for value in range(1000)]
-
-
-def test_an_iterator_that_is_dropped_in_a_forked_child_does_not_hang() -> None:
-    results = ordered_wait(range(1000), double, timeout=TIMEOUT)
-    assert next(results) == 0
-
-    assert in_child(results.close) is None  # type: ignore[attr-defined]
-
-    assert sum(1 for _ in results) == 999
