@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,37 +16,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, PartialCache, TableUnavailableError
-from pipeline.lookup.answers import RowsAsColumns
-from pipeline.lookup.cache import Found, LookupCache, LruRows, NoCache, TableLookups, cache_of, lookups_of
-from pipeline.lookup.queries import Queries, QueryRetries
+from pipeline.lookup.cache import Found, LookupCache, LruRows, NoCache, cache_of
 
 from ...kit.scenarios import play
-from .fakes import FakeReader, HandClock, LookupKey, LookupRow, in_loop, settle
+from .fakes import FakeReader, FakeTable, HandClock, LookupFunction, LookupKey, LookupRow, in_loop, settle
 
 A, B, C = ("a",), ("b",), ("c",)
 RACKS = {"a": ["r1"], "b": ["r2", "r3"]}
 
 
 class Setup:
-    """Lookups over a FakeReader, open within `async with`."""
+    """A LookupFunction over a FakeReader, open within `async with`."""
 
     def __init__(self, cache: LookupCache) -> None:
         self.reader = FakeReader(RACKS)
-        self.metrics = LookupMetrics()
         self.clock = HandClock()
-        queries = Queries(RowsAsColumns(self.reader, 1), QueryRetries(2, 1.0), self.metrics, self.clock)
-        self.lookups: TableLookups = lookups_of(queries, cache, 1)
+        options: dict[str, Any] = {"how": "inner", "input_columns": ["node"], "max_retries": 2, "retry_delay_s": 1.0}
+        self.function = LookupFunction(FakeTable(self.reader), "node", cache=cache, clock=self.clock, **options)
 
     async def __aenter__(self) -> Setup:
-        await self.lookups.open()
+        await self.function.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.lookups.close()
+        await self.function.close()
         assert not self.reader.is_open
 
     def begin(self, *keys: tuple[str]) -> asyncio.Task[Found]:
-        return asyncio.get_running_loop().create_task(self.lookups.lookup(keys))
+        return asyncio.get_running_loop().create_task(self._ask(keys))
+
+    async def _ask(self, keys: Sequence[tuple[str]]) -> Found:
+        results = await self.function.async_invoke_batch(keys)
+        rows = [each if isinstance(each, Exception) else [row[1:] for row in each] for each in results]
+        return dict(zip(keys, rows, strict=True))
 
 
 ERRORS = {"up": None, "down": OSError("down"), "away": TableUnavailableError("away")}
@@ -78,7 +80,7 @@ class Stage(Setup):
             return
         if not self.is_open:
             self.is_open = True
-            await self.lookups.open()
+            await self.function.open()
         match verb:
             case "ask":
                 self.asked.append(self.begin(*((key,) for key in words)))
@@ -93,7 +95,7 @@ class Stage(Setup):
                 assert self.reader.gate is not None
                 self.reader.gate.set()
             case "close":
-                await self.lookups.close()
+                await self.function.close()
             case _:
                 await self.clock.advance(float(verb))
         await settle()
@@ -108,10 +110,10 @@ class Stage(Setup):
                 return asyncio.all_tasks(self.runner.get_loop())
         if what.startswith("ask"):
             return answer_of(self.asked[int(what.removeprefix("ask")) - 1])
-        return [getattr(self.metrics, what)]
+        return [getattr(self.function.metrics, what)]
 
     def end(self) -> None:
-        self.runner.run(self.lookups.close())
+        self.runner.run(self.function.close())
         self.runner.close()
         assert not self.reader.is_open
 
@@ -256,7 +258,7 @@ async def test_an_unavailable_table_is_one_line_a_minute(caplog: pytest.LogCaptu
 
     assert quiet == ["away (retry 1 of 2 in 1 s)"]
     assert caplog.messages[1] == "away (retry 1 of 2 in 1 s) (17 more since the last line)"
-    assert setup.metrics.retries == 20
+    assert setup.function.metrics.retries == 20
 
 
 @in_loop
@@ -392,24 +394,19 @@ def test_the_next_call_evicts_all_expired_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("cache", "arguments", "message"),
     [
-        ({}, "without a bound"),
-        ({"max_rows": 0}, "max_rows is 0"),
-        ({"expire_after_access_s": 0}, "expire_after_access_s is 0"),
-        ({"expire_after_write_s": -1}, "expire_after_write_s is -1"),
+        (PartialCache, {}, "without a bound"),
+        (PartialCache, {"max_rows": 0}, "max_rows is 0"),
+        (PartialCache, {"expire_after_access_s": 0}, "expire_after_access_s is 0"),
+        (PartialCache, {"expire_after_write_s": -1}, "expire_after_write_s is -1"),
+        (FullCache, {"reload_interval_s": 0}, "reload_interval_s is 0"),
+        (FullCache, {"schedule_mode": "hourly"}, "schedule_mode is 'hourly'"),
     ],
 )
-def test_an_impossible_partial_cache_is_refused(arguments: dict[str, int], message: str) -> None:
+def test_an_impossible_cache_is_refused(cache: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(LookupTableError, match=message):
-        PartialCache(**arguments)  # type: ignore[arg-type]
-
-
-def test_an_impossible_full_cache_is_refused() -> None:
-    with pytest.raises(LookupTableError, match="reload_interval_s is 0"):
-        FullCache(reload_interval_s=0)
-    with pytest.raises(LookupTableError, match="schedule_mode is 'hourly'"):
-        FullCache(schedule_mode="hourly")  # type: ignore[arg-type]
+        cache(**arguments)
 
 
 def test_a_cache_may_be_named() -> None:

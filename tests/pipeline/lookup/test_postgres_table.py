@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipeline.lookup import FullCache, LookupTableError, PartialCache, PostgresTable, TableUnavailableError
+from pipeline.lookup import LookupTableError, PostgresTable, TableUnavailableError
 from pipeline.streaming import ordered_wait
 
 from ..postgres_server import PASSWORD
@@ -92,7 +92,10 @@ def test_values_have_types_that_spark_knows(postgres: PostgresServer) -> None:
     [
         ("smallint", "7", 7, 2**40),
         ("numeric(10,2)", "2.5", Decimal("2.50"), Decimal("2.51")),
+        ("numeric", "5.0", Decimal("5E0"), Decimal("5.01")),
         ("real", "0.5", 0.5, 0.1),
+        ("float8", "NaN", -math.nan, 0.0),
+        ("float8", "0", -0.0, math.nan),
         ("boolean", "true", True, False),
         ("varchar(5)", "ab", "ab", "a" * 9),
         ("char(5)", "ab", "ab", "ab   x"),
@@ -123,21 +126,6 @@ def test_keys_of_many_types(
     table = PostgresTable(postgres.conninfo, "keyed")
 
     assert found(table, "k", [key, other, None], cache=cache) == [[(1,)], [], []]
-
-
-def test_a_decimal_that_spark_cannot_hold_fails_its_key_alone(postgres: PostgresServer) -> None:
-    postgres.execute(
-        "DROP TABLE IF EXISTS big",
-        "CREATE TABLE big (k int, v numeric)",
-        "INSERT INTO big VALUES (1, 1e30), (2, 'NaN'), (3, 3)",
-    )
-
-    first, second, third = found(PostgresTable(postgres.conninfo, "big"), "k", [1, 2, 3])
-
-    assert third == [(Decimal(3),)]
-    assert isinstance(first, LookupTableError)
-    assert isinstance(second, LookupTableError)
-    assert "'v' is read as decimal(38,18), but the row with k = 2 holds NaN" in str(second)
 
 
 @in_loop
@@ -193,26 +181,12 @@ async def test_a_stopped_server_is_reported_as_unavailable_until_it_restarts(
         assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [(PASSWORD, "wrong/word"), ("dbname=postgres", "dbname=missing"), ("user=postgres", "user=missing")],
-)
-def test_a_mistake_in_the_conninfo_is_no_outage(postgres: PostgresServer, old: str, new: str) -> None:
-    postgres.start()
-
-    with pytest.raises(LookupTableError) as raised:
-        PostgresTable(postgres.conninfo.replace(old, new), "nodes").read_schema(["node"])
-
-    assert not isinstance(raised.value, TableUnavailableError)
-    assert "wrong/word" not in str(raised.value)
-
-
 @in_loop
 async def test_a_password_that_was_changed_is_not_tried_again(postgres: PostgresServer, nodes: Nodes) -> None:
     nodes()
     postgres.execute(
-        "DROP OWNED BY looker" if _has_role(postgres, "looker") else "CREATE ROLE looker LOGIN",
-        "ALTER ROLE looker PASSWORD 'first word'",
+        "DROP ROLE IF EXISTS looker",  # whose right has gone with the table
+        "CREATE ROLE looker LOGIN PASSWORD 'first word'",
         "GRANT SELECT ON nodes TO looker",
     )
     conninfo = postgres.conninfo.replace("user=postgres", "user=looker").replace(PASSWORD, "'first word'")
@@ -225,13 +199,6 @@ async def test_a_password_that_was_changed_is_not_tried_again(postgres: Postgres
 
     assert not isinstance(raised.value, TableUnavailableError)
     assert (function.metrics.retries, function.metrics.load_failures) == (0, 1)
-
-
-def _has_role(postgres: PostgresServer, role: str) -> bool:
-    import psycopg
-
-    with psycopg.connect(postgres.conninfo) as connection:
-        return connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone() is not None
 
 
 def test_retries_outlast_a_restart_of_the_server(postgres: PostgresServer, nodes: Nodes) -> None:
@@ -250,19 +217,6 @@ def test_retries_outlast_a_restart_of_the_server(postgres: PostgresServer, nodes
 
     assert results == [("a", "r1", 1), ("b", None, 2)]
     assert (function.metrics.retries, function.metrics.load_failures) == (1, 0)
-
-
-@pytest.mark.parametrize("cache", [FullCache(), PartialCache(max_rows=10)])
-@in_loop
-async def test_caches_need_no_server(postgres: PostgresServer, nodes: Nodes, cache: FullCache | PartialCache) -> None:
-    function = LookupFunction(nodes(), "node", input_columns=["node"], cache=cache)
-    async with opened(function):
-        await function.async_invoke(("a",))
-        postgres.stop()
-        try:
-            assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
-        finally:
-            postgres.start()
 
 
 class Locked:
@@ -319,7 +273,6 @@ async def test_an_answer_that_takes_too_long_times_out(postgres: PostgresServer,
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        ("nods", {}, r"does not exist. Existing tables: .*public.nodes"),
         ("private.nodes", {}, "'private.nodes' .* does not exist"),
         ("nodes", {"schema": "private"}, "'private.nodes' .* does not exist"),
         ("nodes", {"max_connections": 0}, "max_connections is 0"),
@@ -352,16 +305,18 @@ def test_a_missing_read_permission_is_reported_on_the_driver(postgres: PostgresS
     [
         "host=127.0.0.1 port={port} dbname=postgres user=postgres password=wr0ng-one",
         "host=127.0.0.1 port=1 user=postgres password=wr0ng-one",
+        "host=127.0.0.1 port={port} dbname=postgres user=missing password=wr0ng-one",
         "postgresql://postgres:wr0ng-one@127.0.0.1:{port}/nowhere",
         "postgresql://postgres:wr0ng-one%zz@127.0.0.1:{port}/postgres",
         "host=127.0.0.1 passwort=wr0ng-one",
         "host=127.0.0.1 password wr0ng-one",
     ],
 )
-def test_no_password_is_ever_shown(postgres: PostgresServer, conninfo: str) -> None:
+def test_no_password_is_ever_shown_and_a_mistake_is_no_outage(postgres: PostgresServer, conninfo: str) -> None:
     with pytest.raises(LookupTableError) as raised:
         LookupFunction(PostgresTable(conninfo.format(port=postgres.port), "nodes"), "node")
 
+    assert isinstance(raised.value, TableUnavailableError) == ("port=1 " in conninfo)
     assert "wr0ng" not in "".join(traceback.format_exception(raised.value, chain=True)).replace(conninfo, "")
     assert "wr0ng" not in repr(raised.value)
     assert "\n" not in str(raised.value)
@@ -508,18 +463,12 @@ async def test_a_missing_right_is_found_by_one_query(postgres: PostgresServer, n
 
 
 @pytest.mark.parametrize("cache", ["none", "full"])
-def test_keys_are_instants_and_numbers(postgres: PostgresServer, cache: str) -> None:
-    """The two instants that a zone shows as one time of the day are two keys; all NaN are one, and both zeros."""
+def test_keys_are_instants(postgres: PostgresServer, cache: str) -> None:
+    """The two instants that a zone shows as one time of the day are two keys."""
     postgres.execute(
         "DROP TABLE IF EXISTS keyed",
         "CREATE TABLE keyed (k timestamptz, v int)",
         "INSERT INTO keyed VALUES ('2026-10-25 02:30+02', 1), ('2026-10-25 02:30+01', 2)",
-        "DROP TABLE IF EXISTS floats",
-        "CREATE TABLE floats (k float8, v int)",
-        "INSERT INTO floats VALUES ('NaN', 1), (0, 2)",
-        "DROP TABLE IF EXISTS exact",
-        "CREATE TABLE exact (k numeric, v int)",
-        "INSERT INTO exact VALUES (5.0, 1)",
     )
     berlin = ZoneInfo("Europe/Berlin")
     moments = [datetime.datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
@@ -528,7 +477,3 @@ def test_keys_are_instants_and_numbers(postgres: PostgresServer, cache: str) -> 
     *near, none = found(PostgresTable(postgres.conninfo, "keyed"), "k", [*moments, far], cache=cache)
     assert near == [[(1,)], [(2,)]]
     assert "is not of the years 1 to 9999 in UTC" in str(none)
-    floats = found(PostgresTable(postgres.conninfo, "floats"), "k", [math.nan, float("nan"), -0.0, 0.0], cache=cache)
-    assert floats == [[(1,)], [(1,)], [(2,)], [(2,)]]
-    scales = [Decimal("5"), Decimal("5.00"), Decimal("5E0"), Decimal("5.01")]
-    assert found(PostgresTable(postgres.conninfo, "exact"), "k", scales, cache=cache) == [[(1,)]] * 3 + [[]]

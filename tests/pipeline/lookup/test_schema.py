@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.lookup import Column, LookupTableError
-from pipeline.lookup.schema import LookupSchema, check_key_types, choose, parse_columns
-
-NODE, RACK = Column("node", "string"), Column("rack", "string")
+from pipeline.lookup import Column, FunctionTable, LookupTableError
+from pipeline.lookup.schema import LookupSchema, check_key_types
 
 
 def test_columns_are_read_as_spark_writes_them() -> None:
-    columns = parse_columns(
+    columns = (
         "node string, `memory mb` LONG, cost decimal(10, 2), tags array<string>, at: struct<Day: int, h: decimal(4,1)>"
     )
 
-    assert columns == (
+    assert FunctionTable(str, key="k int", columns=columns).read_schema(["k"]).values == (
         Column("node", "string"),
         Column("memory mb", "bigint"),
         Column("cost", "decimal(10,2)"),
@@ -31,34 +29,12 @@ def test_columns_are_read_as_spark_writes_them() -> None:
         ("node string,", "cannot parse ''"),
         ("node strnig", "'strnig' is not a column type"),
         ("node string, node int", "'node' is repeated"),
+        ("k string", "'k' is repeated"),
     ],
 )
 def test_columns_that_cannot_be_parsed_are_refused(ddl: str, message: str) -> None:
     with pytest.raises(LookupTableError, match=message):
-        parse_columns(ddl)
-
-
-def test_the_other_columns_are_all_but_the_key_or_those_wanted() -> None:
-    present = {column.name: column for column in (NODE, RACK, Column("memory", "int"))}
-
-    assert choose("t", present, ["node"], None) == LookupSchema((NODE,), (RACK, Column("memory", "int")))
-    assert choose("t", present, ["node"], ["rack"]) == LookupSchema((NODE,), (RACK,))
-    assert choose("t", present, ["node"], ["rack", "node"]) == LookupSchema((NODE,), (RACK,))
-
-
-@pytest.mark.parametrize(
-    ("key", "columns", "message"),
-    [
-        (["host"], None, "t has no column 'host'; it has node, rack"),
-        (["node"], ["racks"], "t has no column 'racks'; it has node, rack"),
-        ([], None, "needs a key"),
-        (["node", "node"], None, "'node' is repeated"),
-        (["node"], ["rack", "rack"], "'rack' is repeated"),
-    ],
-)
-def test_a_missing_column_is_refused(key: list[str], columns: list[str] | None, message: str) -> None:
-    with pytest.raises(LookupTableError, match=message):
-        choose("t", {"node": NODE, "rack": RACK}, key, columns)
+        FunctionTable(str, key="k int", columns=ddl)
 
 
 @pytest.mark.parametrize(

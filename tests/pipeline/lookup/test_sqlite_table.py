@@ -8,6 +8,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from hypothesis import strategies as st
 
 from pipeline.lookup import LookupTableError, SqliteTable, TableUnavailableError
 
-from ...kit import tries
-from .fakes import LookupFunction, found, in_loop, opened, run
+from ...kit import databases, tries
+from .fakes import LookupFunction, found, in_loop, opened
 
 NODES = """
     CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT, memory INTEGER);
@@ -90,11 +91,8 @@ def test_a_view_may_need_explicit_types(sqlite_file: Make) -> None:
 def test_it_is_a_join(tmp_path: Path, rows: list[Any], keys: list[Any], cache: str) -> None:
     path = tmp_path / "join.db"
     path.unlink(missing_ok=True)
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE t (a INT, b TEXT, v TEXT)")
-    connection.executemany("INSERT INTO t VALUES (?, ?, ?)", [(a, b, str(v)) for a, b, v in rows])
-    connection.commit()
-    connection.close()
+    stored = [(a, b, str(v)) for a, b, v in rows]
+    databases.sqlite_file(path, "CREATE TABLE t (a INT, b TEXT, v TEXT)", "INSERT INTO t VALUES (?, ?, ?)", stored)
 
     answers = found(SqliteTable(path, "t"), ["a", "b"], keys, cache=cache)
 
@@ -226,19 +224,14 @@ def test_a_file_that_may_not_be_read_is_no_outage(sqlite_file: Make, monkeypatch
     assert not isinstance(raised.value, TableUnavailableError)
 
 
-def test_a_locked_file_is_worth_a_retry(sqlite_file: Make) -> None:
+@in_loop
+async def test_a_locked_file_is_worth_a_retry(sqlite_file: Make) -> None:
     path = sqlite_file(NODES)
     table = SqliteTable(path, "nodes", busy_timeout_s=0.01)
     function = LookupFunction(table, "node", input_columns=["node"], max_retries=0)
-    writer = sqlite3.connect(path, isolation_level=None)
-
-    async def scenario() -> None:
-        async with opened(function):
+    async with opened(function):
+        with closing(sqlite3.connect(path, isolation_level=None)) as writer:
             writer.execute("BEGIN EXCLUSIVE")
             with pytest.raises(TableUnavailableError, match="locked"):
                 await function.async_invoke(("a",))
-            writer.execute("ROLLBACK")
-            assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
-
-    run(scenario())
-    writer.close()
+        assert await function.async_invoke(("a",)) == [("a", "r1", 1)]

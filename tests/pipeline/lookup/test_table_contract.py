@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from pipeline.lookup import LookupTable, LookupTableError, PostgresTable, SqliteTable
 
+from ...kit.databases import sqlite_file
 from .fakes import LookupFunction, found
 
 Database = Callable[..., LookupTable]
@@ -41,10 +41,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
         return in_postgres
 
     def in_sqlite(statements: tuple[str, ...], name: str, **options: Any) -> LookupTable:
-        connection = sqlite3.connect(tmp_path / "data.db")
-        connection.executescript(";".join(statements))
-        connection.close()
-        return SqliteTable(tmp_path / "data.db", name, **options)
+        path = tmp_path / "data.db"
+        path.unlink(missing_ok=True)
+        return SqliteTable(sqlite_file(path, ";".join(statements)), name, **options)
 
     return in_sqlite
 
@@ -62,7 +61,8 @@ def test_without_other_columns_it_says_which_keys_there_are(database: Database, 
 
 
 def test_only_the_columns_wanted_are_read(database: Database) -> None:
-    assert found(database(NODES, "nodes", columns=["memory"]), "node", ["a"]) == [[(1,)]]
+    for columns in (["memory"], ["memory", "node"]):
+        assert found(database(NODES, "nodes", columns=columns), "node", ["a"]) == [[(1,)]]
 
 
 @CACHES
@@ -96,6 +96,7 @@ def test_more_rows_and_keys_than_one_query_takes_or_gives(database: Database, ca
         ("nodes", {}, "host", "no column 'host'; it has node, rack, memory"),
         ("nodes", {"columns": ["cpu"]}, "node", "no column 'cpu'; it has node, rack, memory"),
         ("nodes", {"columns": "rack"}, "node", "columns is 'rack'"),
+        ("nodes", {"columns": ["rack", "rack"]}, "node", "'rack' is repeated"),
     ],
 )
 def test_mistakes_are_reported_in_one_line_on_the_driver(
