@@ -5,7 +5,6 @@ The behaviours follow Flink's AsyncWaitOperatorTest. A harness runs the operator
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -258,20 +257,6 @@ def test_an_output_that_becomes_available_after_close_is_ignored() -> None:
     switch.turn_on()
 
     assert harness.output == []
-
-
-def test_the_timeout_hook_is_called_on_the_mailbox_thread() -> None:
-    def on_timeout(value: Any) -> list[Any]:
-        threads.append(threading.current_thread())
-        return []
-
-    threads: list[threading.Thread] = []
-    with Harness(HandFunction(on_timeout), timeout_ms=100) as harness:
-        harness.process("a")
-
-        harness.advance(100)
-
-    assert threads == [threading.current_thread()]
 
 
 def test_each_of_many_records_that_are_not_answered_is_late() -> None:

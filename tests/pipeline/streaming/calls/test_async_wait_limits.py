@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from dispatcher.aio import RateLimit
-from pipeline.streaming import RetryAfter
 
-from ....kit import TIMEOUT_S
 from .harness import ON_ERROR, HandBatchFunction, HandFunction, Harness, make_host
 from .stage import BATCH, EITHER, LATE, LATE_BATCH, ORDERED, UNORDERED, Options, Rows, check, scenarios
 
@@ -252,42 +249,6 @@ READING_AHEAD: Rows = {
 @scenarios(RATES | CONCURRENCY | SHARING | BATCHES | COUNTS | READING_AHEAD)
 def test_scenario(options: Options, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(options, script, monkeypatch)
-
-
-@pytest.mark.parametrize("is_blocking", [True, False], ids=["pool", "loop"])
-def test_a_pause_holds_calls_that_the_host_has_not_begun(is_blocking: bool) -> None:
-    """A pool's threads, and a loop that is read ahead for, went on with the calls that had been submitted."""
-    called: list[str] = []
-
-    def refuse_first(value: str) -> list[str]:
-        called.append(value)
-        assert go_on.wait(TIMEOUT_S)
-        if len(called) == 1:
-            raise RetryAfter(2.0)
-        return [value]
-
-    async def refuse_first_on_a_loop(value: str) -> list[str]:
-        return refuse_first(value)
-
-    go_on = threading.Event()
-    function: Any = refuse_first if is_blocking else refuse_first_on_a_loop
-    harness: Harness = Harness(function, pool_size=1, capacity=1, read_ahead=3, timeout_ms=9000)
-    with harness:
-        harness.process("a", "b", "c", "d")
-        go_on.set()
-        harness.run_until(lambda: harness.operator.metrics.retried == 1)
-        harness.clock.advance(1999)
-        harness.run_mail()
-        before = list(called)
-
-        harness.clock.advance(1)
-        for emitted in range(1, 5):
-            harness.run_until(lambda emitted=emitted: len(harness.values()) == emitted)
-            harness.clock.advance(50)  # between the first calls after a pause
-
-        assert before == ["a"]
-        assert sorted(called) == ["a", "a", "b", "c", "d"]
-        assert harness.values() == ["a", "b", "c", "d"]
 
 
 def test_an_operator_that_closes_submits_no_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,32 +36,28 @@ KEYS = 3
 """How many keys there are where calls are shared."""
 
 
-OPTIONS = st.fixed_dictionaries(
-    {
-        "capacity": st.none() | st.integers(1, 6),
-        "timeout_ms": st.sampled_from([20, 100, 100_000]),
-        "retry": st.sampled_from(
-            [
-                None,
-                RetryStrategy.fixed_delay(2, 15, retry_on_exception=ValueError),
-                RetryStrategy.fixed_delay(1, 15, retry_on_exception=ValueError, retry_on_result=operator.not_),
-                RetryStrategy.exponential_backoff(3, 5, 40, 2.0, retry_on_exception=ValueError),
-            ]
-        ),
-        "deadline_ms": st.sampled_from([None, None, 30, 150]),
-        "concurrency": st.sampled_from([None, None, 1, 2]),
-        "read_ahead": st.sampled_from([0, 0, 1, 3]),
-        "rate_limit": st.sampled_from([None, None, RateLimit(200, burst=1)]),
-    },
-    optional={"dedupe_by": st.just(lambda value: value % KEYS)},
-).flatmap(
-    lambda options: (
-        st.fixed_dictionaries(
-            {**{name: st.just(value) for name, value in options.items()}, "remember": st.sampled_from([0, 2])}
-        )
-        if "dedupe_by" in options
-        else st.just(options)
-    )
+SHARED = {"dedupe_by": lambda value: value % KEYS}
+OPTIONS = st.builds(
+    lambda options, sharing: {**options, **sharing},
+    st.fixed_dictionaries(
+        {
+            "capacity": st.none() | st.integers(1, 6),
+            "timeout_ms": st.sampled_from([20, 100, 100_000]),
+            "retry": st.sampled_from(
+                [
+                    None,
+                    RetryStrategy.fixed_delay(2, 15, retry_on_exception=ValueError),
+                    RetryStrategy.fixed_delay(1, 15, retry_on_exception=ValueError, retry_on_result=operator.not_),
+                    RetryStrategy.exponential_backoff(3, 5, 40, 2.0, retry_on_exception=ValueError),
+                ]
+            ),
+            "deadline_ms": st.sampled_from([None, None, 30, 150]),
+            "concurrency": st.sampled_from([None, None, 1, 2]),
+            "read_ahead": st.sampled_from([0, 0, 1, 3]),
+            "rate_limit": st.sampled_from([None, None, RateLimit(200, burst=1)]),
+        }
+    ),
+    st.sampled_from([{}, {}, SHARED, {**SHARED, "remember": 2}]),
 )
 BATCHES = st.fixed_dictionaries({"max_batch_size": st.integers(1, 4), "linger_ms": st.sampled_from([0, 10])})
 ANSWERS = st.sampled_from(["one", "one", "one", "two", "none", "busy", "broken", "pause"])

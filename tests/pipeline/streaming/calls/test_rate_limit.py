@@ -18,19 +18,18 @@ from hypothesis import strategies as st
 
 from dispatcher.aio import RateLimit
 from pipeline.streaming import AdaptiveRateLimit, RetryAfter
-from pipeline.streaming.calls.rate_limit import ResumingRateLimiter
 
 from ....kit import TIMEOUT_S
-from .harness import Harness
+from .harness import Harness, make_host
 
 SLACK = 1e-6  # of rounding
 
 
-def limiter(calls_per_s: float = 10, burst: float | None = 1) -> ResumingRateLimiter:
-    return ResumingRateLimiter(RateLimit(calls_per_s, burst))
+def limiter(calls_per_s: float = 10, burst: float | None = 1) -> Any:
+    return make_host(str).limiter_for(RateLimit(calls_per_s, burst))
 
 
-def starts(limiter: ResumingRateLimiter, count: int, now_ms: float = 0, cost: float = 1) -> list[float]:
+def starts(limiter: Any, count: int, now_ms: float = 0, cost: float = 1) -> list[float]:
     return [limiter.reserve(now_ms, cost) for _ in range(count)]
 
 
@@ -229,7 +228,7 @@ def test_calls_start_exactly_when_a_token_bucket_lets_them(
 class Users:
     """Users of a limiter that wait for each start, in virtual time; each has an endless supply of calls."""
 
-    def __init__(self, limited: ResumingRateLimiter, count: int, costs: list[float]) -> None:
+    def __init__(self, limited: Any, count: int, costs: list[float]) -> None:
         self.limited = limited
         self.costs = itertools.cycle(costs)
         self.pending = [next(self.costs) for _ in range(count)]  # the first call in the line of each
@@ -290,8 +289,8 @@ def test_users_take_turns(rate: float, burst: float, count: int) -> None:
 
 
 def test_a_limiter_may_be_shared() -> None:
-    limiter = ResumingRateLimiter(RateLimit(10, burst=1))
-    with Harness(rate_limit=limiter) as first, Harness(rate_limit=limiter) as second:
+    shared = limiter(10)
+    with Harness(rate_limit=shared) as first, Harness(rate_limit=shared) as second:
         first.process("a")
         second.process("b")
         assert (first.called(), second.called()) == (["a"], [])
@@ -301,8 +300,8 @@ def test_a_limiter_may_be_shared() -> None:
 
 
 def test_retry_after_pauses_all_operators_of_a_shared_limiter() -> None:
-    limiter = ResumingRateLimiter(RateLimit(1000, burst=10))
-    with Harness(rate_limit=limiter, timeout_ms=9000) as first, Harness(rate_limit=limiter, timeout_ms=9000) as second:
+    shared = limiter(1000, 10)
+    with Harness(rate_limit=shared, timeout_ms=9000) as first, Harness(rate_limit=shared, timeout_ms=9000) as second:
         first.process("a")
         first.answer_error("a", RetryAfter(2.0))
         second.process("b")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pipeline.streaming import AdaptiveRateLimit
-from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 
 from ..harness import make_host
@@ -19,7 +18,7 @@ def test_operators_of_a_host_share_a_limiter_unless_the_scope_is_the_task() -> N
 
 def test_operators_may_share_a_limiter() -> None:
     """Two operators with limiters of their own would make 200 calls per second."""
-    limiter = AdaptiveRateLimiter(AdaptiveRateLimit(max_calls_per_s=100))
+    limiter = make_host(str).limiter_for(AdaptiveRateLimit(max_calls_per_s=100))
 
     took_s = run(TokenBucket(Schedule((0, 1e6))), 500, [limiter, limiter])
 
