@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from pydantic import BaseModel
 
-from dispatcher.mailbox import MailboxExecutor, RejectedExecutionError, TaskMailbox
 from pipeline.lookup import FunctionTable
 from pipeline.streaming import (
     AsyncFunction,
@@ -28,7 +27,6 @@ from pipeline.streaming import (
 )
 
 from ...kit import TIMEOUT_S
-from .calls.harness import AnswerBox, HostCall, make_host
 
 if TYPE_CHECKING:
     import collections.abc as of_checkers
@@ -41,10 +39,6 @@ Numbers = Annotated[Iterator[int], "several"]
 
 
 def upto(number: int) -> Iterator[int]:
-    yield from range(number)
-
-
-def upto_generator(number: int) -> Generator[int, None, None]:
     yield from range(number)
 
 
@@ -64,11 +58,6 @@ def upto_for_checkers(number: int) -> of_checkers.Iterator[int]:
 async def upto_async(number: int) -> AsyncIterator[int]:
     for each in range(number):
         await asyncio.sleep(0)
-        yield each
-
-
-async def upto_async_generator(number: int) -> AsyncGenerator[int, None]:
-    async for each in upto_async(number):
         yield each
 
 
@@ -93,12 +82,6 @@ class Upto:
         yield from range(number)
 
 
-class UptoAsync:
-    async def __call__(self, number: int) -> AsyncIterator[int]:
-        for each in range(number):
-            yield each
-
-
 class UptoMethod(AsyncFunction[int, int]):
     async def async_invoke(self, number: int) -> AsyncIterator[int]:
         for each in range(number):
@@ -121,18 +104,15 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 YIELDING = {
     "generator": upto,
-    "Generator": upto_generator,
     "iterable that is no generator": upto_iterable,
     "Annotated": upto_alias,
     "type for checkers only": upto_for_checkers,
     "async generator": upto_async,
-    "AsyncGenerator": upto_async_generator,
     "an async generator passed on": upto_passed_on,
     "coroutine that returns an iterator": upto_returned,
     "partial": functools.partial(upto_of, 0),
     "callable object": Upto(),
     "bound method": Upto().by_method,
-    "async callable object": UptoAsync(),
     "method": UptoMethod(),
     "batch": UptoBatch(),
     "decorated": logged(upto),
@@ -249,24 +229,24 @@ class NeverEndsOnLoop(NeverEnds):
 
 @pytest.mark.parametrize("kind", [NeverEnds, NeverEndsAsync, NeverEndsOnLoop])
 @pytest.mark.parametrize("is_late", [True, False])
-def test_a_call_that_yields_without_end_is_ended_if_it_is_late_or_its_host_stops(
+def test_a_call_that_yields_without_end_is_ended_if_it_is_late_or_the_iteration_ends(
     kind: type[NeverEnds], is_late: bool
 ) -> None:
     """It kept its thread and gathered for as long as the process lived; on a loop, nothing else ran any more."""
+
+    def values() -> Iterator[int]:
+        yield 0
+        assert function.has_yielded.wait(TIMEOUT_S)
+        if not is_late:
+            raise KeyboardInterrupt
+
     function = kind()
-    host = make_host(function)
-    host.start()
-    call = HostCall(0, AnswerBox(MailboxExecutor(TaskMailbox(), 0), lambda: None))
-    host.submit((call,))
-    assert function.has_yielded.wait(TIMEOUT_S)
+    results = ordered_wait(values(), function, timeout=0.05 if is_late else TIMEOUT_S, on_error="drop")
 
-    if is_late:
-        host.cancel(call)
-        assert function.ended.wait(TIMEOUT_S)
+    with contextlib.suppress(KeyboardInterrupt):
+        assert list(results) == []
 
-    assert host.stop(TIMEOUT_S)
-    assert function.ended.is_set()
-    assert is_late or isinstance(call.error, RejectedExecutionError)
+    assert function.ended.wait(TIMEOUT_S)
 
 
 def test_a_text_or_none_from_what_declares_an_iterator_is_judged_as_any_result() -> None:
@@ -357,11 +337,16 @@ class PlainGenerator(AsyncFunction[int, int]):
         yield value
 
 
-class OpenYields(Upto):
-    def open(self) -> Iterator[None]:
-        yield
+def hooked(**hooks: Any) -> Any:
+    """A blocking function with hooks."""
+    return type("Hooked", (Upto,), {"open": lambda self: None, "close": lambda self: None, **hooks})()
 
-    def close(self) -> None: ...
+
+def yields(self: Any) -> Iterator[None]:
+    yield
+
+
+async def awaits(self: Any) -> None: ...
 
 
 class TimeoutAwaits(UptoMethod):
@@ -388,7 +373,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "plain method": (PlainMethod(), r"PlainMethod\.async_invoke is a plain method, .* Declare it with async def"),
     "plain batch": (PlainBatch(), r"PlainBatch\.async_invoke_batch is a plain method"),
     "plain generator": (PlainGenerator(), r"PlainGenerator\.async_invoke is a plain method"),
-    "open yields": (OpenYields(), r"OpenYields: open\(\) is a generator, which would do nothing"),
+    "open yields": (hooked(open=yields), r"Hooked: open\(\) is a generator, which would do nothing"),
+    "open awaits": (hooked(open=awaits), r"Hooked: open\(\) of a blocking function cannot be a coroutine"),
+    "close awaits": (hooked(close=awaits), r"Hooked: close\(\) of a blocking function cannot be a coroutine"),
     "timeout awaits": (TimeoutAwaits(), r"TimeoutAwaits: timeout\(\) cannot be a coroutine"),
     "neither method": (Undefined(), "Undefined defines neither async_invoke nor async_invoke_batch"),
     "timeout yields": (TimeoutYields(), r"TimeoutYields\.timeout is a generator"),

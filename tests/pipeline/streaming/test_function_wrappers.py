@@ -1,19 +1,21 @@
+"""Wrappers around users' functions: of the same kind, with the same hooks."""
+
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pipeline.streaming import AsyncFunction
-from pipeline.streaming.calls.functions import is_batch_function, is_coroutine_function
+from pipeline.streaming import AsyncFunction, ordered_wait
 from pipeline.streaming.function_wrappers import CallWrapper, Converted, Wrapped
+
+from ...kit import TIMEOUT_S
 
 
 class Hooks:
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.seen: list[Any] = []
 
     def open(self) -> None:
         self.seen.append("open")
@@ -30,21 +32,20 @@ class Hooks:
 
 class One(Hooks, AsyncFunction[int, int]):
     async def async_invoke(self, value: int) -> int:
+        self.seen.append(value)
         return value
 
 
 class Many(Hooks, AsyncFunction[int, int]):
     async def async_invoke_batch(self, values: list[int]) -> list[Any]:
+        self.seen.append(values)
         return [ValueError("odd") if value % 2 else value for value in values]
 
 
 class Blocking(Hooks):
     def __call__(self, value: int) -> int:
+        self.seen.append(value)
         return value
-
-
-async def plain(value: int) -> int:
-    return value
 
 
 def as_text(returned: Any) -> list[str]:
@@ -53,48 +54,26 @@ def as_text(returned: Any) -> list[str]:
     return [str(returned)]
 
 
-def call(function: Any, value: int) -> Any:
-    """One call, in the form of the function."""
-    if is_batch_function(function):
-        return asyncio.run(function.async_invoke_batch([value]))[0]
-    return asyncio.run(function.async_invoke(value)) if is_coroutine_function(function) else function(value)
-
-
-@pytest.mark.parametrize("make", [One, Many, Blocking, lambda: plain], ids=["coroutine", "batch", "blocking", "plain"])
-def test_the_wrapper_is_of_the_same_kind_and_converts_what_a_call_returns(make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize(
+    ("make", "calls", "odd"), [(One, [2, 3, 4], "3"), (Many, [[2, 3, 4]], "ValueError"), (Blocking, [2, 3, 4], "3")]
+)
+def test_a_wrapper_has_the_hooks_of_its_function_and_converts_what_a_call_returns(
+    make: Callable[[], Any], calls: list[Any], odd: str
+) -> None:
+    """An error fails its value alone, in a batch, too."""
     function = make()
-    wrapped = Wrapped(Wrapped(function, CallWrapper()), Converted(as_text))
+    wrapped: Any = Wrapped(Wrapped(function, CallWrapper()), Converted(as_text))
 
-    assert is_batch_function(wrapped) == is_batch_function(function)
-    assert is_coroutine_function(wrapped) == is_coroutine_function(function)
-    assert call(wrapped, 2) == ["2"]
+    results = list(ordered_wait([2, 3, 4], wrapped, timeout=TIMEOUT_S, on_error="capture", pool_size=1))
 
-
-@pytest.mark.parametrize("make", [One, Many, Blocking])
-def test_the_wrapper_has_the_hooks_of_the_function(make: Callable[[], Any]) -> None:
-    function = make()
-    wrapped: Any = Wrapped(function, Converted(as_text))
-
-    wrapped.open()
-    wrapped.close()
-
-    assert function.seen == ["open", "close"]
-    assert wrapped.timeout(3) == ["-3"]
-    assert wrapped.own_retries() == 7
+    assert [each if isinstance(each, str) else each.error_class for each in results] == ["2", odd, "TypeError"]
+    assert function.seen == ["open", *calls, "close"]
+    assert (wrapped.timeout(3), wrapped.own_retries()) == (["-3"], 7)
 
 
-def test_the_wrapper_has_no_timeout_and_no_retries_that_the_function_lacks() -> None:
-    wrapped = Wrapped(plain, Converted(as_text))
+def test_a_wrapper_has_no_timeout_and_no_retries_that_its_function_lacks() -> None:
+    wrapped = Wrapped(str, Converted(as_text))
 
     assert not hasattr(wrapped, "timeout")
     assert not hasattr(wrapped, "own_retries")
-
-
-def test_in_a_batch_an_error_fails_its_value_alone() -> None:
-    wrapped: Any = Wrapped(Many(), Converted(as_text))
-
-    good, failed, unfit = asyncio.run(wrapped.async_invoke_batch([2, 3, 4]))
-
-    assert good == ["2"]
-    assert isinstance(failed, ValueError)
-    assert isinstance(unfit, TypeError)
+    assert list(ordered_wait([2], wrapped, timeout=TIMEOUT_S)) == ["2"]
