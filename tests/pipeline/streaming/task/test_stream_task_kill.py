@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 from ....kit import tries
+from ....kit.killed import forking
+from . import kill_worker
 
 INPUTS = 150
 KILLS = tries(12)  # of each of the 4 tasks
@@ -23,33 +24,19 @@ Run = Callable[..., bool]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Run a task in a process of its own: `run(**request)` says whether it was killed. See kill_worker.py."""
-    worker = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("kill_worker.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[4],
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    stdin, stdout = worker.stdin, worker.stdout
+    """Run a task in a process of its own: `run(**request)` says whether it was killed."""
+    with forking(kill_worker) as server:
 
-    def ask(**request: Any) -> bool:
-        stdin.write(json.dumps(request) + "\n")
-        stdin.flush()
-        answer = stdout.readline()
-        assert answer, "the worker has ended: its stderr says why"
-        return bool(json.loads(answer)["killed"])
+        def ask(**request: Any) -> bool:
+            server.start(json.dumps(request))
+            ended = server.said()
+            assert ended in ("ended 0", f"ended {-signal.SIGALRM}"), "the output of the test says why"
+            return ended != "ended 0"
 
-    with worker:
         yield ask
-        stdin.close()
-        worker.wait(60)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the worker waits with sigtimedwait, which needs Linux")
 @pytest.mark.parametrize(
     ("mode", "source", "cuts"),
     [("ordered", False, False), ("unordered", False, False), ("unordered", True, False), ("ordered", True, True)],
