@@ -24,7 +24,6 @@ from pipeline.streaming import (
 )
 from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
 from pipeline.streaming.task.task_chain import OperatorContext
-from pipeline.streaming.task.task_control import TaskState  # noqa: F401
 
 from ....kit import TIMEOUT_S
 from ..calls.harness import Element

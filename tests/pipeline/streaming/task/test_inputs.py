@@ -54,15 +54,17 @@ def test_an_iterable_restored_at_any_position_gives_the_rest(numbers: list[int],
     assert values(read + read_all(second)) == numbers
 
 
-def test_an_iterable_that_has_become_shorter_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="has 2 elements, but 3 had been read"):
-        IterableInput([1, 2]).initialize_state(3)
-
-
-@pytest.mark.parametrize("source", [IterableInput([1]), QueueInput[int]()])
-def test_the_state_of_another_kind_of_input_is_refused(source: StreamTaskInput) -> None:
-    with pytest.raises(CheckpointError, match="another kind of input"):
-        source.initialize_state("line 7")
+@pytest.mark.parametrize(
+    ("source", "state", "message"),
+    [
+        (IterableInput([1, 2]), 3, "has 2 elements, but 3 had been read"),
+        (IterableInput([1]), "line 7", "another kind of input"),
+        (QueueInput[int](), "line 7", "another kind of input"),
+    ],
+)
+def test_a_state_that_does_not_fit_the_input_is_refused(source: StreamTaskInput, state: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        source.initialize_state(state)
 
 
 def test_closing_an_iterable_input_closes_its_generator() -> None:
@@ -83,47 +85,23 @@ def test_closing_an_iterable_input_closes_its_generator() -> None:
     assert closed == [True]
 
 
-def test_an_empty_queue_has_nothing_until_something_is_put() -> None:
+@pytest.mark.parametrize("happens", ["put", "end", "put and end"])
+def test_a_queue_has_nothing_until_something_is_put_or_it_has_ended(happens: str) -> None:
     queue = QueueInput[int]()
     assert queue.emit_next(lambda _: None) is NOTHING
     available = queue.available()
     assert not available.done()
-
-    queue.put(1)
-
-    assert available.done()
-    assert values(read_all(queue)) == [1]
-
-
-def test_a_queue_that_was_filled_meanwhile_is_available_at_once() -> None:
-    queue = QueueInput[int]()
-    assert queue.emit_next(lambda _: None) is NOTHING
-    queue.put(1)
-
-    assert queue.available().done()
-
-
-def test_the_end_of_a_queue_comes_after_all_that_was_put() -> None:
-    queue = QueueInput[int]()
-    available = queue.available()
-    queue.put(1)
-    queue.end()
+    if "put" in happens:
+        queue.put(1)
+    if "end" in happens:
+        queue.end()
 
     elements: list[Element] = []
     assert available.done()
-    assert queue.emit_next(elements.append) is MORE
-    assert queue.emit_next(elements.append) is END
-    assert values(elements) == [1]
-
-
-def test_the_end_alone_makes_a_queue_available() -> None:
-    queue = QueueInput[int]()
-    available = queue.available()
-
-    queue.end()
-
-    assert available.done()
-    assert queue.emit_next(lambda _: None) is END
+    assert queue.available().done()
+    assert queue.emit_next(elements.append) is (MORE if "put" in happens else END)
+    assert queue.emit_next(elements.append) is (END if "end" in happens else NOTHING)
+    assert values(elements) == ([1] if "put" in happens else [])
 
 
 def test_putting_after_the_end_or_the_close_is_refused() -> None:
@@ -173,27 +151,6 @@ def test_a_put_goes_on_before_the_queue_is_empty() -> None:
     assert values(read_all(queue)) == [2, 3, 4]
 
 
-def test_an_interrupted_queue_ends_the_wait_of_a_put() -> None:
-    queue = QueueInput[int](capacity=1)
-    queue.put(1)
-    errors: list[BaseException] = []
-
-    def put() -> None:
-        try:
-            queue.put(2)
-        except KeyError as error:
-            errors.append(error)
-
-    producer = threading.Thread(target=put, daemon=True)
-    producer.start()
-    queue.interrupt(lambda: KeyError("interrupted"))
-    producer.join(TIMEOUT_S)
-
-    assert not producer.is_alive()
-    assert len(errors) == 1
-    assert values(read_all(queue)) == [1]
-
-
 def test_what_is_put_in_a_block_and_what_is_noted_there_are_in_the_same_snapshot() -> None:
     queue = QueueInput[int](capacity=1)
     position = 0
@@ -239,8 +196,3 @@ def test_a_restored_queue_emits_the_stored_elements_first(elements: list[Any], r
 
     expected = [e if isinstance(e, Watermark) else StreamRecord(e) for e in elements]
     assert before + read_all(restored) == [*expected, StreamRecord("new")]
-
-
-def test_a_queue_without_room_for_anything_is_refused() -> None:
-    with pytest.raises(ValueError, match="capacity is 0"):
-        QueueInput(0)

@@ -85,30 +85,6 @@ def test_a_checkpoint_may_be_taken_after_the_source_has_ended(storage: Checkpoin
     assert values(again) == [0, 1, 2]
 
 
-def test_a_source_goes_on_from_its_checkpoint(storage: CheckpointStorage) -> None:
-    output: list[Element] = []
-    reached = threading.Event()
-
-    def emit(element: Element) -> None:
-        output.append(element)
-        if len(output) == 50:
-            reached.set()
-
-    source = Counter()
-    with running(SourceStreamTask(source, [], emit, checkpoint_storage=storage, queue_capacity=7)) as run:
-        wait_for(reached, "some output")
-        stopped = run.task.stop_with_savepoint()
-        run.result()
-        assert stopped.result(TIMEOUT_S) == 1
-    first = len(output)
-    again = Counter(end=first + 100)
-    SourceStreamTask(again, [], emit, checkpoint_storage=storage).run()
-
-    assert values(output) == list(range(first + 100))
-    assert output[-1] == MAX_WATERMARK
-    assert MAX_WATERMARK not in output[:-1]
-
-
 def test_stopping_with_a_savepoint_cancels_the_source_without_interrupting_it(storage: CheckpointStorage) -> None:
     log: list[str] = []
     output: list[Element] = []
@@ -205,14 +181,6 @@ def test_a_source_that_fails_while_it_is_stopped_fails_the_task_and_the_savepoin
 
     with pytest.raises(CheckpointError, match="on the way out"):
         stopped.result(TIMEOUT_S)
-
-
-def test_a_state_of_another_kind_of_input_is_refused(storage: CheckpointStorage) -> None:
-    source = RunningSource()
-    task = SourceStreamTask(source, [], lambda _: None, checkpoint_storage=storage)
-
-    with pytest.raises(CheckpointError, match="another kind of input"):
-        task._queue.initialize_state(7)
 
 
 @given(stops=st.lists(st.integers(0, 30), max_size=5), capacity=st.integers(1, 10))
