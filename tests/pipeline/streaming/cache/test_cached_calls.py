@@ -255,11 +255,6 @@ def test_another_version_or_function_has_its_own_results(
     assert server.calls == {"1": 2}
 
 
-def test_a_lambda_needs_a_name(cache: Callable[..., SqliteResults]) -> None:
-    with pytest.raises(ValueError, match="lambda does not have"):
-        ordered_wait([1], lambda value: value, timeout=TIMEOUT, cache=cache(name=None))
-
-
 # --- calls that were cut off ---
 
 
@@ -394,19 +389,6 @@ def test_repetitions_that_the_function_makes_itself_are_counted(
     assert (metrics.calls, metrics.retried) == (15, 10)
 
 
-def test_a_blocking_function_with_a_coroutine_as_its_hook_is_refused(cache: Callable[..., SqliteResults]) -> None:
-    class Opens:
-        async def open(self) -> None: ...
-
-        def close(self) -> None: ...
-
-        def __call__(self, value: int) -> int:
-            return value
-
-    with pytest.raises(TypeError, match=r"Opens: open\(\) of a blocking function cannot be a coroutine"):
-        list(ordered_wait([1], Opens(), timeout=TIMEOUT, cache=cache()))
-
-
 # --- a cache that fails ---
 
 
@@ -424,10 +406,3 @@ def test_a_cache_that_fails_fails_the_task_whatever_on_error_says(
 
     with pytest.raises(ResultCacheError, match=r"results\.db: no such table"):
         list(ordered_wait(range(10), break_it, timeout=TIMEOUT, cache=given, on_error=on_error, pool_size=1))
-
-
-def test_a_cache_that_cannot_be_opened_fails_the_start(tmp_path: Path) -> None:
-    cache = SqliteResults(tmp_path / "missing" / "results.db", name="ask")
-
-    with pytest.raises(ResultCacheError, match=r"folder .*missing does not exist"):
-        list(ordered_wait([1], str, timeout=TIMEOUT, cache=cache))

@@ -23,11 +23,11 @@ from pydantic import BaseModel, PrivateAttr
 
 from dispatcher import InvalidValueError
 from pipeline.streaming import AsyncFunction, SqliteResults
-from pipeline.streaming.cache.names import cache_name
 
 from ....kit import TIMEOUT_S
 
 HERE = __name__
+cache_name = SqliteResults("results.db").function_name
 
 
 class Currency(enum.Enum):
@@ -390,7 +390,3 @@ def test_a_function_of_a_session_has_no_name(tmp_path: Path) -> None:
     )
 
     assert "has no name of its own" in session.stderr.splitlines()[-1]
-
-
-def test_a_name_of_the_cache_is_taken_as_it_is() -> None:
-    assert SqliteResults("results.db", name="prices").function_name(Locked("secret")) == "prices"

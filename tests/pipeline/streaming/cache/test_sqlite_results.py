@@ -17,6 +17,7 @@ from pipeline.streaming import ResultCacheAwayError, ResultCacheError, SqliteRes
 from pipeline.streaming.cache import sqlite
 
 from ....kit import TIMEOUT_S, in_threads
+from ....kit.databases import sqlite_file
 from ....kit.forked import in_child
 from .stores import CacheRequest, dump_results, opened
 
@@ -28,8 +29,9 @@ def make(sqlite_results: Make) -> Make:
     return sqlite_results
 
 
-def test_it_is_in_wal_mode_and_leaves_one_file(make: Make) -> None:
+def test_it_is_in_wal_mode_and_leaves_one_file_however_many_make_it(make: Make) -> None:
     cache = make()
+    in_threads(*[lambda: make().connect("f").close()] * 6)
     with closing(cache.connect("f")):
         present = {path.name.partition("-owner-")[0] for path in Path(cache.path).parent.iterdir()}
 
@@ -37,10 +39,6 @@ def test_it_is_in_wal_mode_and_leaves_one_file(make: Make) -> None:
     assert [path.name for path in Path(cache.path).parent.iterdir()] == ["results.db"]
     with closing(sqlite3.connect(cache.path)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_many_owners_make_the_file_at_the_same_time(make: Make) -> None:
-    in_threads(*[lambda: make().connect("f").close()] * 6)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")  # Python 3.12: there are threads
@@ -105,34 +103,40 @@ def test_an_option_that_is_not_possible_is_refused_by_name(options: dict[str, An
 # --- files that cannot be used ---
 
 
-def test_a_file_that_is_no_database_is_named(make: Make) -> None:
-    path = Path(make().path)
+def no_database(path: Path) -> None:
     path.write_text("this is no database, and long enough for a header " * 50)
 
-    with pytest.raises(ResultCacheError, match=r"results\.db: the file is damaged, or not an SQLite database"):
+
+def of_another_program(path: Path) -> None:
+    sqlite_file(path, "CREATE TABLE orders (id)")
+
+
+def of_another_format(path: Path) -> None:
+    SqliteResults(path).connect("f").close()
+    sqlite_file(path, "PRAGMA user_version = 9")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (no_database, "the file is damaged, or not an SQLite database"),
+        (of_another_program, "the file is an SQLite database of another program"),
+        (of_another_format, "the file has the format 9, and this version reads the format 1"),
+        (Path.mkdir, "this user cannot open and write the file"),
+        (lambda path: path.parent.rmdir(), "folder .* does not exist"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_and_left_alone(
+    make: Make, spoil: Callable[[Path], object], message: str
+) -> None:
+    path = Path(make().path)
+    spoil(path)
+    before = path.read_bytes() if path.is_file() else b""
+
+    with pytest.raises(ResultCacheError, match=rf"results\.db: .*{message}"):
         make().connect("f")
 
-    assert path.read_text().startswith("this is no database")
-
-
-def test_a_database_of_another_program_is_left_alone(make: Make) -> None:
-    with closing(sqlite3.connect(make().path)) as connection:
-        connection.execute("CREATE TABLE orders (id)")
-
-    with pytest.raises(ResultCacheError, match=r"results\.db: the file is an SQLite database of another program"):
-        make().connect("f")
-
-    with closing(sqlite3.connect(make().path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-
-
-def test_a_file_of_another_format_is_refused(make: Make) -> None:
-    make().connect("f").close()
-    with closing(sqlite3.connect(make().path)) as connection:
-        connection.execute("PRAGMA user_version = 9")
-
-    with pytest.raises(ResultCacheError, match="has the format 9, and this version reads the format 1"):
-        make().connect("f")
+    assert (path.read_bytes() if path.is_file() else b"") == before
 
 
 def test_a_damaged_file_is_named(make: Make) -> None:
@@ -179,22 +183,6 @@ def test_a_folder_that_cannot_be_written_is_named(make: Make) -> None:
         folder.chmod(stat.S_IRWXU)
 
 
-def test_a_folder_in_place_of_the_file_is_named(make: Make) -> None:
-    Path(make().path).mkdir()
-
-    with pytest.raises(ResultCacheError, match=r"results\.db: this user cannot open and write the file"):
-        make().connect("f")
-
-
-def test_a_locked_file_is_worth_a_retry(make: Make) -> None:
-    cache = make(busy_timeout_s=0.01)
-    with closing(cache.connect("f")) as store, closing(sqlite3.connect(cache.path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-
-        with pytest.raises(ResultCacheAwayError, match="another process has locked it"), store.step():
-            pass
-
-
 def test_a_session_asks_a_locked_file_again(make: Make) -> None:
     with ExitStack() as stack:
         asker = opened(stack, make(busy_timeout_s=0.01))
@@ -219,6 +207,7 @@ def test_a_session_that_gives_up_answers_everything(make: Make) -> None:
             asked = asker("b")
 
         assert isinstance(claimed.error, ResultCacheAwayError)
+        assert "another process has locked it" in str(claimed.error)
         assert asked.error is claimed.error
         assert failures == [claimed.error]
 
