@@ -197,30 +197,19 @@ def test_a_reader_that_takes_few_rows_pays_for_the_capacity_beyond_them() -> Non
     results.close()  # type: ignore[attr-defined]
 
 
-def test_a_function_without_results_is_called_for_all_rows() -> None:
-    called: list[int] = []
-
-    async def nothing(value: int) -> list[int]:
-        called.append(value)
-        return []
-
-    pace, _ = pace_of(10)
-
-    assert [found for found in paced(nothing, pace, 1000, capacity=10) if found] == []
-    assert sorted(called) == list(range(1000))
-
-
-def test_a_function_with_many_results_is_called_for_all_rows() -> None:
-    class Many(Counted):
+@pytest.mark.parametrize("results", [0, 30])
+def test_a_function_with_many_results_or_none_is_called_for_all_rows(results: int) -> None:
+    class Repeating(Counted):
         async def async_invoke(self, value: int) -> list[int]:
-            return [value] * 30
+            return await super().async_invoke(value) * results
 
-    function = Many()
+    function = Repeating()
     pace, _ = pace_of(10)
 
     batches = list(sent_by(pace, paced(function, pace, 300, capacity=10), function))
 
-    assert [value for batch in batches for value in batch] == [value for value in range(300) for _ in range(30)]
+    assert [value for batch in batches for value in batch] == [value for value in range(300) for _ in range(results)]
+    assert function.begun == 300
 
 
 def test_run_ends_when_its_reader_has_gone() -> None:
