@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline.streaming import AdaptiveRateLimit
-from pipeline.streaming.calls.limits.learned_rate import LearnedRate
+from pipeline.streaming.calls.limits.learned_rate import AcceptedRate, LearnedRate
 
 from ..harness import make_host
 from .services import Schedule, TokenBucket, run
@@ -85,3 +87,13 @@ def test_the_rate_does_not_grow_while_nothing_waits_for_it() -> None:
         rate.accepted(at_ms, at_ms + 10)
 
     assert rate.calls_per_s == 100
+
+
+def test_what_was_accepted_in_the_last_second_is_counted() -> None:
+    accepted = AcceptedRate()
+    for at_ms in range(0, 5000, 10):
+        accepted.add(at_ms, 1)
+
+    assert accepted.per_s(5000) == pytest.approx(100, abs=2)
+    assert accepted.per_s(5500) == pytest.approx(50, abs=2)
+    assert accepted.per_s(9000) == 0
