@@ -406,3 +406,10 @@ def test_a_cache_that_fails_fails_the_task_whatever_on_error_says(
 
     with pytest.raises(ResultCacheError, match=r"results\.db: no such table"):
         list(ordered_wait(range(10), break_it, timeout=TIMEOUT, cache=given, on_error=on_error, pool_size=1))
+
+
+def test_a_cache_that_cannot_be_opened_fails_the_start(tmp_path: Path) -> None:
+    cache = SqliteResults(tmp_path / "missing" / "results.db", name="ask")
+
+    with pytest.raises(ResultCacheError, match=r"folder .*missing does not exist"):
+        list(ordered_wait([1], str, timeout=TIMEOUT, cache=cache))
