@@ -55,7 +55,7 @@ def test_a_cost_that_is_no_amount_is_refused_with_its_value(cost: Any) -> None:
         (RateLimit(100, burst=20, cost=len), 4, RateLimit(25, burst=5, cost=len, scope="worker")),
         (RateLimit(100, scope="task"), 4, RateLimit(25, scope="task")),
         (RateLimit(1000), 4, RateLimit(250, scope="worker")),  # with the burst of that rate
-        (AdaptiveRateLimit(100, 1000), 4, AdaptiveRateLimit(25, 250, scope="worker")),
+        (AdaptiveRateLimit(100, 1000, cost=len), 4, AdaptiveRateLimit(25, 250, scope="worker")),
         (RateLimit(100, burst=20, scope="task"), 1, RateLimit(100, burst=20, scope="task")),
     ],
 )
@@ -64,12 +64,19 @@ def test_a_limit_is_divided_among_workers_and_a_share_of_the_job_s_not_again(
 ) -> None:
     copy = pickle.loads(pickle.dumps(limit))
 
-    assert copy.split(workers) == part
+    assert (copy.split(workers), copy.split(workers).cost) == (part, limit.cost)
     assert hash(copy.split(workers)) == hash(part)
     assert copy.cost_of("abc") == limit.cost_of("abc") == (1 if limit.cost is None else 3)
     for none in (0, -1, 1.5, True, None):
         with pytest.raises(ValueError, match="workers is"):
             copy.split(none)
+
+
+def test_limits_that_differ_in_nothing_but_the_object_of_their_cost_are_equal() -> None:
+    one, other = RateLimit(10, 2, cost=lambda value: len(value)), RateLimit(10, 2, cost=lambda value: len(value))
+
+    assert (one, hash(one)) == (other, hash(other))
+    assert one not in (RateLimit(10, 2, scope="task"), RateLimit(11, 2), RateLimit(10, 3))
 
 
 @pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf"), True, "10"])
