@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +42,10 @@ def upto(number: int) -> Iterator[int]:
     yield from range(number)
 
 
+def upto_generator(number: int) -> Generator[int, None, None]:
+    yield from range(number)
+
+
 def upto_iterable(number: int) -> Iterable[int]:
     return range(number)
 
@@ -58,6 +62,11 @@ def upto_for_checkers(number: int) -> of_checkers.Iterator[int]:
 async def upto_async(number: int) -> AsyncIterator[int]:
     for each in range(number):
         await asyncio.sleep(0)
+        yield each
+
+
+async def upto_async_generator(number: int) -> AsyncGenerator[int, None]:
+    async for each in upto_async(number):
         yield each
 
 
@@ -104,10 +113,12 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 YIELDING = {
     "generator": upto,
+    "Generator": upto_generator,
     "iterable that is no generator": upto_iterable,
     "Annotated": upto_alias,
     "type for checkers only": upto_for_checkers,
     "async generator": upto_async,
+    "AsyncGenerator": upto_async_generator,
     "an async generator passed on": upto_passed_on,
     "coroutine that returns an iterator": upto_returned,
     "partial": functools.partial(upto_of, 0),

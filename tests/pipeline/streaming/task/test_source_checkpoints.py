@@ -183,6 +183,13 @@ def test_a_source_that_fails_while_it_is_stopped_fails_the_task_and_the_savepoin
         stopped.result(TIMEOUT_S)
 
 
+def test_a_state_of_another_kind_of_input_is_refused(storage: CheckpointStorage) -> None:
+    task = SourceStreamTask(RunningSource(), [], lambda _: None, checkpoint_storage=storage)
+
+    with pytest.raises(CheckpointError, match="another kind of input"):
+        task._queue.initialize_state(7)
+
+
 @given(stops=st.lists(st.integers(0, 30), max_size=5), capacity=st.integers(1, 10))
 @settings(max_examples=tries(15))
 def test_stops_and_restarts_lose_and_repeat_nothing(
