@@ -111,6 +111,10 @@ SHARING: Rows = {
         LATE | SHARED | IN_100_MS,
         "take a1 | +60 | take a2 | +40 -> out no_a1 ; calls a1 a2 | late a1 -> out no_a1 | ok a2 A -> out no_a1 A",
     ),
+    "when the leader is late, who came next takes the lead": (
+        LATE | SHARED | IN_100_MS,
+        "take a1 | +60 | take a2 a3 a4 | +40 -> out no_a1 ; calls a1 a2 | ok a2 A -> out no_a1 A A A",
+    ),
     "a follower that is late with its leader makes no call": (
         LATE | SHARED | UNORDERED | IN_100_MS,
         "take a1 a2 | +100 -> out no_a1 no_a2 ; sent 1 | take a3 | ok a3 A -> out no_a1 no_a2 A",
