@@ -587,8 +587,8 @@ def test_if_the_input_fails_all_results_before_it_come_first(wait: Any, count: i
     assert (service.opened, service.closed) == (1, 1)
 
 
-@pytest.mark.parametrize("values", [failing_after(4), itertools.count()], ids=["fails", "goes on"])
-def test_a_call_that_fails_is_raised_after_the_results_before_it(values: Iterator[int]) -> None:
+@pytest.mark.parametrize("values", [lambda: failing_after(4), itertools.count], ids=["fails", "goes on"])
+def test_a_call_that_fails_is_raised_after_the_results_before_it(values: Callable[[], Iterator[int]]) -> None:
     """Whatever the input does. The function is closed."""
 
     class Failing(Service):
@@ -598,7 +598,7 @@ def test_a_call_that_fails_is_raised_after_the_results_before_it(values: Iterato
             return [value]
 
     service = Failing()
-    results = ordered_wait(values, service, timeout=TIMEOUT)
+    results = ordered_wait(values(), service, timeout=TIMEOUT)
 
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(AsyncOperatorError, match="two") as failure:
