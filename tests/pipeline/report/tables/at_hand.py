@@ -91,8 +91,8 @@ def _digest_of(events: pa.Table, transitions: pa.Table, ends: Ends) -> Digest:
 
 
 def _batches_of(events: pa.Table, transitions: pa.Table, ends: Ends) -> Iterator[tuple[str, pa.RecordBatch]]:
-    yield from EventDigest().rows(events.to_batches())
-    yield from TransitionDigest(ends).rows(transitions.to_batches())
+    yield from EventDigest().rows(events.to_batches(max_chunksize=1))
+    yield from TransitionDigest(ends).rows(transitions.to_batches(max_chunksize=1))
 
 
 def _merged(digests: Sequence[Digest], ends: Ends) -> Digest:

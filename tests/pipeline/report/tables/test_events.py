@@ -52,18 +52,40 @@ FOUR = [
 ]
 
 
+@pytest.fixture
+def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digest gets its rows one by one, and holds few groups."""
+    monkeypatch.setattr("pipeline.report.digests.event_digest.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("pipeline.report.digests.event_digest._GROUPS_HELD", 1)
+
+
+BY_TIME = [
+    (0, 1024, "AType", "A", 2, 3.0, 2.0, 4.0, 4.0, 2.0, 1.0, 3.0, 3.0),
+    (1, 1032, "AType", "A", 1, 6.0, 6.0, 6.0, 6.0, 5.0, 5.0, 5.0, 5.0),
+    (49, 1024 + 392, "AType", "A", 1, 8.0, 8.0, 8.0, 8.0, 7.0, 7.0, 7.0, 7.0),
+]
+"""50 intervals at most for 400 ns: 8 ns each. A part that saw less time has narrower ones."""
+
+
 @pytest.mark.parametrize("cut", [0, 1, 2, 3])
 def test_events_are_summed_up_by_type_and_time_however_they_are_cut(cut: int) -> None:
-    """50 intervals at most for 400 ns: 8 ns each. A part that saw less time has narrower ones."""
-    found = tables_of(FOUR[:cut], FOUR[cut:])["event_times"]
+    assert tables_of(FOUR[:cut], FOUR[cut:])["event_times"] == in_order(BY_TIME)
 
-    assert found == in_order(
-        [
-            (0, 1024, "AType", "A", 2, 3.0, 2.0, 4.0, 4.0, 2.0, 1.0, 3.0, 3.0),
-            (1, 1032, "AType", "A", 1, 6.0, 6.0, 6.0, 6.0, 5.0, 5.0, 5.0, 5.0),
-            (49, 1024 + 392, "AType", "A", 1, 8.0, 8.0, 8.0, 8.0, 7.0, 7.0, 7.0, 7.0),
-        ]
-    )
+
+@pytest.mark.usefixtures("row_by_row")
+def test_intervals_widen_while_a_part_sees_more_time_and_groups_leave_it_when_they_are_many() -> None:
+    assert tables_of(FOUR)["event_times"] == in_order(BY_TIME)
+    assert len(tables_of([event(1), event(2)])["part_event_group"]) == 2 * 2
+
+
+def test_of_most_events_only_the_figures_are_kept() -> None:
+    start = event(1, "RMAppEventType.START", entity="application_0_0001", payload='{"name":"sort"}')
+    failed = event(2, outcome="failed", error="ValueError: x")
+
+    kept = tables_of([start, failed, event(3, payload='{"a":1}')]).dicts("kept_event")
+
+    found = [(row["seq"], row["entity"], row["error"], row["payload"]) for row in kept]
+    assert found == [(1, "application_0_0001", None, '{"name":"sort"}'), (2, None, "ValueError: x", None)]
 
 
 def test_without_events_there_are_no_figures() -> None:
@@ -72,6 +94,7 @@ def test_without_events_there_are_no_figures() -> None:
     assert (found["events_by_type"], found["event_times"], found["queue_depth"]) == ([], [], [])
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_the_slowest_events_are_found_and_the_lowest_seq_wins_a_tie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.report.digests.event_digest.SLOWEST", 3)
 

@@ -65,6 +65,28 @@ def test_without_transitions_there_are_no_stays() -> None:
     assert tables_of([])["time_in_state"] == []
 
 
+def test_the_longest_stays_that_a_part_has_begun_and_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.report.digests.transition_digest.ROWS_AT_ONCE", 8)
+    monkeypatch.setattr("pipeline.report.digests.transition_digest.LONGEST", 1)
+
+    kept = tables_of(MIXED).dicts("part_long_stay")
+
+    assert [(row["entity"], row["state"], row["seq"], row["stay_ns"]) for row in kept] == [
+        ("h1", "RUNNING", 1, 10 * SECOND)
+    ]
+
+
+def test_of_most_transitions_only_the_figures_are_kept() -> None:
+    of_app = "NEW START NEW_SAVING / NEW_SAVING APP_NEW_SAVED SUBMITTED / ACCEPTED ATTEMPT_LAUNCHED ACCEPTED"
+    of_container = "NEW START ALLOCATED / ALLOCATED ACQUIRED ACQUIRED / ACQUIRED RELEASED RELEASED"
+    moves = [("RMApp", what) for what in f"{of_app} / ACCEPTED APP_RUNNING_ON_NODE ACCEPTED".split(" / ")]
+    moves += [("RMContainer", what) for what in of_container.split(" / ")] + [("RMNode", "NEW STARTED RUNNING")]
+
+    kept = tables_of([move(seq, machine, what, machine=machine) for seq, (machine, what) in enumerate(moves)])
+
+    assert sorted(row["seq"] for row in kept.dicts("move")) == [0, 1, 3, 4, 6]
+
+
 @pytest.mark.parametrize("cuts", [(3,), (4, 9), tuple(range(1, 12))])
 def test_cutting_a_journal_anywhere_leaves_its_tables_the_same(cuts: tuple[int, ...]) -> None:
     parts = [MIXED[start:end] for start, end in zip((0, *cuts), (*cuts, len(MIXED)), strict=True)]
