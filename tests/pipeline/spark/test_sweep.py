@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dispatcher import DispatcherError
-from pipeline.spark.sweep import SWEEP_SCHEMA, result_schema, sweep
+from pipeline.spark.sweep import SWEEP_SCHEMA, sweep
 from pipeline.sweep.outcome import run_all
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload, WorkloadError
@@ -27,7 +27,12 @@ WORKLOAD = Workload("w", (NodeSpec("n", Resource(2048, 2000)),), APPLICATIONS, (
 
 
 def combinations() -> list[Any]:
-    return combined(WORKLOAD, "scheduler=fifo,capacity", "nodes=1.0,2.0")
+    """Four, and one that fails."""
+    found = combined(WORKLOAD, "scheduler=fifo,capacity", "nodes=1.0,2.0")
+    bad = ResourceManagerConfig.model_validate(
+        {"metrics": {"enabled": False}, "scheduler": {"kind": "capacity", "queues": [{"name": "a", "capacity": 1}]}}
+    )
+    return [*found, replace(found[0], number=5, config=bad)]
 
 
 def figures(rows: Sequence[Any]) -> list[dict[str, Any]]:
@@ -41,10 +46,11 @@ def test_tasks_compute_the_same_rows_as_this_process(either: SparkSession) -> No
 
     assert figures(found) == figures(run_all(WORKLOAD, combinations()))
     # One node runs two applications at a time, 10 s each: waits of 0, 0, 8, 8, 16, 16, 24 and 24 s.
-    first = figures(found)[0]
+    first, *_, failed = figures(found)
     assert first["settings"] == {"scheduler": "fifo", "nodes": "1.0"}
     assert (first["nodes"], first["finished"], first["wait_p50_s"], first["wait_max_s"]) == (1, 8, 12.0, 24.0)
     assert (first["makespan_s"], first["error"]) == (41.0, None)
+    assert failed["error"].startswith("ConfigError: scheduler.queues: ")
 
 
 def test_the_table_has_its_documented_columns_and_a_task_for_each_combination(spark: SparkSession) -> None:
@@ -53,27 +59,9 @@ def test_the_table_has_its_documented_columns_and_a_task_for_each_combination(sp
     assert [(field.name, field.dataType) for field in table.schema] == [
         (field.name, field.dataType) for field in StructType.fromDDL(SWEEP_SCHEMA)
     ]
-    assert table.rdd.getNumPartitions() == 4
-
-
-def test_a_combination_that_fails_leaves_the_others_their_results(spark: SparkSession) -> None:
-    good, *_ = combinations()
-    bad = ResourceManagerConfig.model_validate(
-        {"metrics": {"enabled": False}, "scheduler": {"kind": "capacity", "queues": [{"name": "a", "capacity": 1}]}}
-    )
-
-    failed, ran = figures(sweep(spark, WORKLOAD, [replace(good, config=bad), replace(good, number=2)]).collect())
-
-    assert failed["error"].startswith("ConfigError: scheduler.queues: ")
-    assert (failed["settings"], failed["finished"], failed["wait_mean_s"]) == (dict(good.settings), None, None)
-    assert (ran["finished"], ran["error"]) == (8, None)
+    assert table.rdd.getNumPartitions() == 5
 
 
 def test_a_sweep_of_nothing_is_refused(spark: SparkSession) -> None:
     with pytest.raises(DispatcherError, match="at least one combination of settings"):
         sweep(spark, WORKLOAD, [])
-
-
-def test_files_have_a_column_for_each_setting() -> None:
-    expected = ["number", "set scheduler", "set nodes", "nodes", "applications"]
-    assert result_schema(["scheduler", "nodes"]).names[:5] == expected

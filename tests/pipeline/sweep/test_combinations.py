@@ -45,23 +45,51 @@ def test_other_settings_come_from_the_configuration_without_metrics_and_journal(
     assert (found.config.metrics.enabled, found.config.journal_path) == (False, None)
 
 
-@pytest.mark.parametrize(
-    ("setting", "problem"),
-    [
-        ("color=red", "--set color=red: unknown key color; allowed here: "),
-        ("scheduler.color=red", "unknown key scheduler.color; allowed here: "),
-        ("scheduler=fifo,lifo", "--set scheduler=lifo: scheduler.kind: 'lifo' is not allowed; input should be 'fifo'"),
-        ("simulation.am_register_delay_ms=1,-1", "--set simulation.am_register_delay_ms=-1: simulation.am_regis"),
-        ("max_attempts=[1,2]", r"--set max_attempts=\[1, 2\]: max_attempts"),
-        ("name.first=a", "changes nothing here"),
-        ("max_attempts.most=1", "max_attempts: "),
+EACH = ",".join(map(str, range(1, 41)))
+# Bars part settings.
+REFUSED: dict[str, list[str]] = {
+    "nothing to compare: give --set KEY=V1,V2": [""],
+    "expected KEY=V1,V2, such as scheduler=fifo,capacity": ["scheduler", "=fifo", "scheduler=", "scheduler= ", " = "],
+    r"^--set scheduler=.*not YAML": ["scheduler=[fifo", "scheduler=fifo] ["],
+    r"^--set (scheduler|nodes)=.*(not YAML|a value is empty)": ["scheduler=fifo,,capacity", "nodes=0.5,"],
+    r"expected factors of the workload's nodes, such as 0\.5 or 1\.0, or": [
+        f"nodes={value}" for value in ("0", "-1", "0.0", "half", "true", ".nan", ".inf", "[1]", "2000000")
     ],
-)
-def test_a_value_that_the_configuration_rejects_is_reported_in_one_line(
-    two_in_a_row: Workload, setting: str, problem: str
-) -> None:
+    r"--set nodes=0\.5,1: a value with a decimal point is a factor": ["nodes=0.5,1"],
+    r"a factor for the applications' arrival rate, from 0\.001 to 1000": [
+        f"load={value}" for value in ("0", "-2", "fast", "true", "1001", ".nan")
+    ],
+    "fifo is given twice; give each value once": ["scheduler=fifo,capacity,fifo"],
+    r"--set scheduler\.kind is given twice; give all its values at once": ["scheduler=fifo|scheduler.kind=capacity"],
+    r"--set simulation and --set simulation\.heartbeat_interval_ms overlap": [
+        "simulation={heartbeat_interval_ms: 5}|simulation.heartbeat_interval_ms=5"
+    ],
+    "a sweep serves no metrics": ["metrics.port=1,2"],
+    "a sweep writes no journal": ["journal.buffer_rows=1,2", "journal_path=a,b"],
+    "a sweep keeps its applications in memory": ["state_store.kind=memory,sqlite"],
+    "the workload is read once, with the sizes of --config": ["simulation.workload_defaults.node_vcores=1,2"],
+    "the nodes come from the workload": ["nodes.host=a,b"],
+    "changes nothing here": ["name.first=a"],
+    "40 x 40 = 1,600 combinations, and each is a whole replay; give fewer": [f"nodes={EACH}|load={EACH}"],
+    "--set color=red: unknown key color; allowed here: ": ["color=red"],
+    r"unknown key scheduler\.color; allowed here: ": ["scheduler.color=red"],
+    r"--set scheduler=lifo: scheduler\.kind: 'lifo' is not allowed; input should be 'fifo'": ["scheduler=fifo,lifo"],
+    r"--set simulation\.am_register_delay_ms=-1: simulation\.am_regis": ["simulation.am_register_delay_ms=1,-1"],
+    r"--set max_attempts=\[1, 2\]: max_attempts": ["max_attempts=[1,2]"],
+    "max_attempts: ": ["max_attempts.most=1"],
+    r"nodes=0\.5 and nodes=0\.51 give the same run; leave one of them out": ["nodes=0.5,0.51"],
+    r"load=2 and load=2\.0 give the same run": ["load=2,2.0"],
+    "4,000,000 nodes; give up to 1,000,000": ["nodes=1000000.0"],
+    r"^--set scheduler=capacity --set scheduler\.queues=.*capacities": [
+        "scheduler=capacity|scheduler.queues=[{name: a, capacity: 10}]"
+    ],
+}
+
+
+@pytest.mark.parametrize(("problem", "settings"), [(each, one) for each, given in REFUSED.items() for one in given])
+def test_settings_that_cannot_be_run_are_refused_in_one_line(problem: str, settings: str) -> None:
     with pytest.raises(ConfigError, match=problem) as error:
-        combined(two_in_a_row, setting)
+        combined(workload_of_queues("a"), *filter(None, settings.split("|")))
 
     assert "\n" not in str(error.value)
 
@@ -71,20 +99,6 @@ def test_a_key_below_a_value_of_the_configuration_is_refused(two_in_a_row: Workl
 
     with pytest.raises(ConfigError, match=r"scheduler\.queues has no keys below it; give its value as a whole"):
         combined(two_in_a_row, "scheduler.queues.a=1", config=config)
-
-
-def test_values_that_come_to_the_same_run_are_refused() -> None:
-    workload = workload_of_queues("a")
-
-    with pytest.raises(ConfigError, match=r"nodes=0\.5 and nodes=0\.51 give the same run; leave one of them out"):
-        combined(workload, "nodes=0.5,0.51")
-    with pytest.raises(ConfigError, match=r"load=2 and load=2\.0 give the same run"):
-        combined(workload, "load=2,2.0")
-
-
-def test_a_factor_that_makes_millions_of_nodes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"4,000,000 nodes; give up to 1,000,000"):
-        combined(workload_of_queues("a"), "nodes=1000000.0")
 
 
 def test_the_capacity_scheduler_gets_the_queues_of_the_workload() -> None:
@@ -119,11 +133,6 @@ def test_queues_and_shares_that_are_configured_stay(two_queues: Workload) -> Non
     assert [queue.capacity for queue in found.config.scheduler.queues] == [60, 40]
     assert found.config.scheduler.maximum_am_resource_percent == 10
     assert percent.config.scheduler.maximum_am_resource_percent == 30
-
-
-def test_queues_that_make_no_tree_are_refused_before_anything_runs(two_queues: Workload) -> None:
-    with pytest.raises(ConfigError, match=r"^--set scheduler=capacity --set scheduler\.queues=.*capacities"):
-        combined(two_queues, "scheduler=capacity", "scheduler.queues=[{name: a, capacity: 10}]")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.sweep.outcome import percentile_s, run, run_all, run_row
+from pipeline.sweep.outcome import run, run_all, run_row
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 from statemachines.simulation.workload import Outcome as End
@@ -138,11 +138,3 @@ def test_an_application_that_is_refused_has_failed_and_was_never_placed(two_queu
     row = run_row(two_queues, only(two_queues, "scheduler=capacity", "scheduler.queues=[{name: a}]"))
 
     assert (row["error"], row["finished"], row["failed"], row["never_placed"]) == (None, 8, 1, 1)
-
-
-def test_percentiles_lie_between_the_nearest_values() -> None:
-    assert percentile_s([], 0.5) is None
-    assert percentile_s([7000], 0.95) == 7.0
-    assert percentile_s([0, 1000, 2000, 4000], 0.5) == 1.5
-    assert percentile_s([0, 10_000], 0.95) == 9.5
-    assert percentile_s([0, 1000, 2000], 1.0) == 2.0
