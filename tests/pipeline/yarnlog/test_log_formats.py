@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.yarnlog.clock import LogClock
+
 from . import written
 from .written import (
     AT,
     AT_NS,
+    BRACKETS,
     LAYOUTS,
     LOGGER,
     PREFIXES,
@@ -78,10 +82,44 @@ def test_each_layout_is_parsed(layout: Layout) -> None:
         "START",
         "NEW_SAVING",
     )
-    assert record.logger in (LOGGER, "RMAppImpl")
-    assert record.thread in (None, "main", THREAD)
-    assert record.at == AT_NS
-    assert record.level in ("INFO", "WARN", "ERROR")
+    assert record.logger in re.findall(rf"{LOGGER}|rmapp.RMAppImpl|RMAppImpl", text)[:2]
+    assert [record.level] == re.findall("INFO|WARN|ERROR|FATAL", text)
+    assert [record.thread or ""] == ([name for name in (THREAD, "main", BRACKETS) if name in text] or [""])
+    assert record.at == (AT_NS if "708" in text else SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_header"),
+    [
+        ("2021-11-23 10:06:37,978 INFO STARTUP_MSG host = a", True),  # without a logger
+        ("2021-11-23 10:06:37,978 INFO a.B:", True),
+        ("", False),
+        ("Caused by: java.io.IOException: 2021-11-23 10:06:37,978 INFO a.B: x", False),
+        ("2021-11-23 10:06:37,978 of no level", False),
+        ("2021-13-23 10:06:37,978 INFO a.B: there is no such month", False),
+        ("2021-11-23 24:06:37,978 INFO a.B: there is no such hour", False),
+        ("2021-11-23 10:06:37,978 INFORMATION a.B: no level either", False),
+        ("9999-11-23 10:06:37,978 INFO a.B: more nanoseconds than a long holds", False),
+        ("٢٠٢١-11-23 10:06:37,978 INFO a.B: other digits", False),
+    ],
+)
+def test_a_line_belongs_to_the_record_before_unless_it_begins_with_a_time_and_a_level(
+    line: str, is_header: bool
+) -> None:
+    found, _ = parse(prefixed(str, f"{PLAIN(MOVE)}\n{line}"))
+
+    assert line_counts(found) == ([1, 1] if is_header else [2])
+
+
+@pytest.mark.parametrize(
+    ("time", "hour"),
+    [("2021-07-23 10:06:36", 8), ("2021-11-23 10:06:36", 9), ("2021-11-23 10:06:36Z", 10)],
+    ids=["summer", "winter", "with a zone"],
+)
+def test_times_without_a_zone_are_of_the_zone_that_is_named(time: str, hour: int) -> None:
+    [record] = parsed(prefixed(str, f"{time} INFO {LOGGER}: {MOVE}"), clock=LogClock("Europe/Berlin"))
+
+    assert record.at == int(datetime.fromisoformat(f"{time[:10]} {hour:02}:06:36Z").timestamp()) * 10**9
 
 
 @pytest.mark.parametrize("layout", UNTIMED.values(), ids=UNTIMED)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pipeline.yarnlog.messages import Message, read_message
-
 from ...kit.tables import paired
+from .written import AT, parsed, records
 
 RM = "org.apache.hadoop.yarn.server.resourcemanager"
 NM = "org.apache.hadoop.yarn.server.nodemanager"
@@ -69,27 +70,28 @@ container.ContainerImpl: Container {CONTAINER} transitioned from LOCALIZING to S
 """
 
 
+def read_message(line: str) -> Any:
+    """The message of a line, a logger's name before it; None if it is of no kind."""
+    return next((record.message for record in records(parsed([f"{AT} INFO {line}".encode()]))), None)
+
+
 @pytest.mark.parametrize(("line", "read"), paired(TRANSITIONS))
 def test_transitions_are_read_into_their_machines(line: str, read: str) -> None:
-    logger, _, message = line.partition(": ")
     machine, entity, from_state, to_state, event_class, event = read.split()
     is_told = not event.endswith("?")
 
-    assert read_message(logger, message) == Message(
-        "transition", event_class, event.strip("?"), entity, machine, from_state, to_state, is_told=is_told
-    )
+    transition = "transition", event_class, event.strip("?"), entity, machine, from_state, to_state
+    assert read_message(line) == (*transition, is_told, None, None)
 
 
 def test_the_name_of_a_resource_may_have_blanks() -> None:
-    found = read_message(
-        "LocalizedResource", "Resource hdfs://m/a b.jar(->/11/a b.jar) transitioned from INIT to FAILED"
-    )
+    found = read_message("LocalizedResource: Resource hdfs://m/a b.jar(->/11/a b.jar) transitioned from INIT to FAILED")
 
     assert found.entity == "hdfs://m/a b.jar"
 
 
 def test_the_id_of_an_allocated_container_names_its_application_and_attempt() -> None:
-    found = read_message("RMContainerImpl", f"{EPOCH_CONTAINER} Container Transitioned from NEW to ALLOCATED")
+    found = read_message(f"RMContainerImpl: {EPOCH_CONTAINER} Container Transitioned from NEW to ALLOCATED")
 
     assert (found.machine, found.event_type, found.entity) == ("RMContainer", "START", EPOCH_CONTAINER)
     assert found.fields == {
@@ -130,19 +132,11 @@ handler_class=a.b.MRAppMaster$JobEventDispatcher
 
 @pytest.mark.parametrize(("line", "read"), paired(OTHERS))
 def test_what_dispatchers_log_is_read(line: str, read: str) -> None:
-    logger, _, message = line.partition(": ")
     kind, event_class, event_type, entity, *pairs = read.split()
     fields = {name: int(value) if value.isdigit() else value for name, value in (pair.split("=") for pair in pairs)}
 
-    found = read_message(logger, message)
-
-    assert found == Message(
-        kind,
-        event_class,
-        event_type,
-        None if entity == "-" else entity,
-        fields=fields or None,  # type: ignore[arg-type]
-    )
+    event = kind, event_class, event_type, None if entity == "-" else entity
+    assert read_message(line) == (*event, "", "", "", True, None, fields or None)
 
 
 AUDITED = (
@@ -162,9 +156,8 @@ AUDITED_FIELDS = dict(pair.split("=", 1) for pair in AUDITED.split("\t"))
     ids=["tabs", "tabs that have become spaces"],
 )
 def test_an_audit_line_is_read_with_all_its_keys(line: str, fields: dict[str, str]) -> None:
-    assert read_message(f"{NM}.NMAuditLogger", line) == Message(
-        "audit", "NMAuditLogger", "AM Allocated Container", CONTAINER, fields=fields
-    )
+    event = "audit", "NMAuditLogger", "AM Allocated Container", CONTAINER
+    assert read_message(f"{NM}.NMAuditLogger: {line}") == (*event, "", "", "", True, None, fields)
 
 
 def test_what_was_not_granted_is_an_error() -> None:
@@ -176,26 +169,26 @@ def test_what_was_not_granted_is_an_error() -> None:
     }
     fields |= {"PERMISSIONS": "ACL of ann", "APPID": "application_1_0001"}
 
-    read = read_message(f"{RM}.RMAuditLogger", "\t".join(f"{name}={value}" for name, value in fields.items()))
+    read = read_message(f"{RM}.RMAuditLogger: " + "\t".join(f"{name}={value}" for name, value in fields.items()))
 
     assert (read.entity, read.error, read.fields) == ("application_1_0001", "Unauthorized", fields)
 
 
-@pytest.mark.parametrize(
-    ("logger", "message"),
-    [
-        ("a.B", ""),
-        ("", "x State change from A to B"),
-        ("RMAppImpl", "Storing application with id application_1_0001"),
-        ("RMAppImpl", "State change from NEW to NEW_SAVING"),
-        ("RMAppImpl", "application_1_0001 State change from NEW to NEW_SAVING, at last"),
-        ("ResourceManager", "Transitioned to active state"),
-        ("ResourceManager", "The cluster transitioned from old to new machines"),
-        ("RMAuditLogger", "a message without keys"),
-        ("AsyncDispatcher", "Size of event-queue is large"),
-        ("AsyncDispatcher", "Size of event-queue is 99999999999999999999999"),
-        ("AsyncDispatcher", "Registering class a.B for nobody"),
-    ],
-)
-def test_other_messages_are_of_no_kind(logger: str, message: str) -> None:
-    assert read_message(logger, message) is None
+OF_NO_KIND = """\
+a.B:
+: x State change from A to B
+RMAppImpl: Storing application with id application_1_0001
+RMAppImpl: State change from NEW to NEW_SAVING
+RMAppImpl: application_1_0001 State change from NEW to NEW_SAVING, at last
+ResourceManager: Transitioned to active state
+ResourceManager: The cluster transitioned from old to new machines
+RMAuditLogger: a message without keys
+AsyncDispatcher: Size of event-queue is large
+AsyncDispatcher: Size of event-queue is 99999999999999999999999
+AsyncDispatcher: Registering class a.B for nobody
+"""
+
+
+@pytest.mark.parametrize("line", OF_NO_KIND.splitlines())
+def test_other_messages_are_of_no_kind(line: str) -> None:
+    assert read_message(line) is None

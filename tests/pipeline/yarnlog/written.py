@@ -15,6 +15,8 @@ SECOND_NS = 1_637_661_996_000_000_000
 AT_NS = SECOND_NS + 708_000_000
 ZULU = "2021-11-23T10:06:36.708Z"
 THREAD = "AsyncDispatcher event handler"
+BRACKETS = "Task [a] of 2"
+"""Another name of a thread."""
 
 Layout = Callable[[str], str]
 """A message of `LOGGER` at `AT`, as a layout writes it."""
@@ -46,6 +48,14 @@ LAYOUTS: Mapping[str, Layout] = {
     "wrapped": lambda message: f"{AT} INFO {LOGGER}:\n    {message}",
     "wrapped after a dash": lambda message: f"{AT} INFO {LOGGER} (RMAppImpl.java:handle(779)) -\n{message}",
     "trailing blanks": lambda message: f"{AT} INFO {LOGGER}: {message} \t ",
+    "debugging": lambda message: f"{AT} INFO  rmapp.RMAppImpl (RMAppImpl.java:<init>(123)) - {message}",
+    "log4j 2": lambda message: f"2021-11-23 10:06:36.708 [main] ERROR {LOGGER} - {message}",
+    "a test's cluster": lambda message: f"2021-11-23 10:06:36 INFO  RMAppImpl:422 - {message}",
+    "console": lambda message: f"21/11/23 10:06:36 WARN {LOGGER}: {message}",
+    "zone": lambda message: f"2021-11-23T12:06:36.708+0200 INFO {LOGGER}: {message}",
+    "zone in the west": lambda message: f"2021-11-23 05:36:36 -04:30 INFO {LOGGER}: {message}",
+    "zone at sea": lambda message: f"2021-11-23 10:06:36Z FATAL {LOGGER}: {message}",
+    "brackets in a thread": lambda message: f"{AT} INFO [{BRACKETS}] {LOGGER}: {message}",
 }
 UNTIMED: Mapping[str, Layout] = {
     "LEVEL": lambda message: f"INFO {LOGGER}: {message}",
