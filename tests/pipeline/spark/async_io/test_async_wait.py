@@ -4,9 +4,8 @@ import asyncio
 import gc
 import os
 import signal
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +18,38 @@ from pipeline.streaming import AsyncFunction, CapturedError, RetryStrategy
 
 from ....kit import until
 from ....kit.spark import setting
+from . import jobs
+from .jobs import EVERY_TYPE, collected, same
 
+SHIPPED = (jobs,)
 TIMEOUT_S = 180.0
 BATCH = 10
-
-
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", BATCH):
-        yield
 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
     return spark.range(0, count, 1, partitions)
 
 
-def answers(table: DataFrame, function: Any, schema: Any = None, wait: Any = ordered_wait, **options: Any) -> list[Row]:
-    rows: list[Row] = wait(table, function, schema, **{"timeout": TIMEOUT_S, **options}).collect()
-    return rows
+def answered(table: DataFrame, function: Any, schema: Any, wait: Any = ordered_wait, **options: Any) -> DataFrame:
+    found: DataFrame = wait(table, function, schema, **{"timeout": TIMEOUT_S, **options})
+    return found
 
 
-async def square(row: Row) -> tuple[int, int]:
-    return row.id, row.id * row.id
+def answers(table: DataFrame, function: Any, schema: Any, **options: Any) -> list[Row]:
+    return answered(table, function, schema, **options).collect()
 
 
 SQUARES = "id long, square long"
-
-
-async def same(row: Row) -> Row:
-    return row
 
 
 # ------------------------------------------------------------------------------------------------------------- results
 
 
 class Backwards(AsyncFunction[Row, tuple[int]]):
-    """The later rows of each group of ten answer first."""
+    """The later rows of each group answer first."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
 
     def open(self) -> None:
         self.answered: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
@@ -62,59 +57,14 @@ class Backwards(AsyncFunction[Row, tuple[int]]):
     def close(self) -> None: ...
 
     async def async_invoke(self, row: Row) -> list[tuple[int]]:
-        if row.id % 10 != 9:
+        if row.id % self.group != self.group - 1:
             await self.answered[row.id + 1].wait()
         self.answered[row.id].set()
         return [(row.id,)]
 
 
-class LastFirst(AsyncFunction[Row, tuple[int]]):
-    """The first of 20 rows is answered after all others."""
-
-    def open(self) -> None:
-        self.others = 0
-        self.all_others = asyncio.Event()
-
-    async def async_invoke(self, row: Row) -> list[tuple[int]]:
-        if row.id == 0:
-            await self.all_others.wait()
-        else:
-            self.others += 1
-            if self.others == 19:
-                self.all_others.set()
-        return [(row.id,)]
-
-
 async def repeat(row: Row) -> list[dict[str, int]]:
     return [{"id": row.id, "square": part} for part in range(row.id)]
-
-
-class ThreeBatches(AsyncFunction[Row, tuple[int]]):
-    """No call returns before three batches of calls are in flight."""
-
-    def open(self) -> None:
-        self.calls = 0
-        self.enough = asyncio.Event()
-
-    async def async_invoke(self, row: Row) -> list[tuple[int]]:
-        self.calls += 1
-        if self.calls >= 3 * BATCH:
-            self.enough.set()
-        await self.enough.wait()
-        return [(row.id,)]
-
-
-class InFours:
-    """A blocking function whose calls wait for each other in fours."""
-
-    def open(self) -> None:
-        self.barrier = threading.Barrier(4)
-
-    def close(self) -> None: ...
-
-    def __call__(self, row: Row) -> tuple[int]:
-        self.barrier.wait(TIMEOUT_S)
-        return (row.id,)
 
 
 async def odd_only(row: Row) -> tuple[int]:
@@ -157,55 +107,43 @@ UNTIL_FOURTH = RetryStrategy.fixed_delay(
 )
 # Rows and partitions, the function, the options, and the rows that come of it: in the first column, or whole.
 PROMISES: dict[str, tuple[tuple[int, int], Any, dict[str, Any], list[Any]]] = {
-    "ordered results come in the order of the rows": ((100, 2), Backwards(), {}, [*range(100)]),
+    "ordered results come in the order of the rows, and calls overlap across batches": (
+        (12 * BATCH, 2),
+        Backwards(3 * BATCH),
+        {"capacity": 3 * BATCH},
+        [*range(12 * BATCH)],
+    ),
     "unordered results do not wait for a slow call": (
-        (20, 1),
-        LastFirst(),
+        (BATCH, 1),
+        Backwards(BATCH),
         {"wait": unordered_wait},
-        [*range(1, 20), 0],
+        [*range(BATCH)][::-1],
     ),
     "a row may have many results or none": ((4, 2), repeat, {}, [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]),
-    "an empty table has no results": ((0, 2), square, {}, []),
-    "calls overlap across batches": ((5 * BATCH, 1), ThreeBatches(), {"capacity": 3 * BATCH}, [*range(5 * BATCH)]),
-    "blocking functions run in parallel on threads": ((8, 1), InFours(), {"pool_size": 4}, [*range(8)]),
+    "empty partitions have no results": ((1, 4), repeat, {}, []),
     "a function may turn an error into rows": ((4, 2), odd_only, {"on_error": minus}, [-100, 1, -102, 3]),
     "a timeout hook gives results instead": ((3, 2), Hangs(), {"timeout": 0.1}, [0, -1, -2]),
     "calls are retried on errors and on results": ((3, 2), Fourth(), {"retry": UNTIL_FOURTH}, [(0, 4), (1, 4), (2, 4)]),
 }
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.usefixtures("small_batches")
-def test_answers_become_rows(spark: SparkSession, promise: str) -> None:
-    size, function, options, expected = PROMISES[promise]
-    schema = SQUARES if function in (repeat, square) or isinstance(function, Fourth) else "id long"
-
-    found = answers(numbers(spark, *size), function, schema, **options)
-
-    assert [tuple(row) if len(row) > 1 else row[0] for row in found] == expected
+def table_of(spark: SparkSession, size: tuple[int, int], function: Any, options: dict[str, Any]) -> DataFrame:
+    schema = SQUARES if function is repeat or isinstance(function, Fourth) else "id long"
+    return answered(numbers(spark, *size), function, schema, **options).select(F.array("*").alias("columns"))
 
 
-def test_empty_partitions_have_no_results(spark: SparkSession) -> None:
-    assert answers(numbers(spark, 4).where("id = 2").repartition(4), square, SQUARES) == [(2, 4)]
+def test_answers_become_rows(spark: SparkSession) -> None:
+    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", BATCH):
+        found = collected({promise: table_of(spark, *of[:3]) for promise, of in PROMISES.items()})
 
-
-_ALL_TYPES = """
-    SELECT true AS flag, tinyint(-128) AS tiny, smallint(7) AS small, int(2147483647) AS medium, bigint(id) AS big,
-      float(0.5) AS single, double(0.1) AS twice, decimal(12.50) AS money, CAST('1.50' AS decimal(38,18)) AS exact,
-      string(id) AS text, CAST('abc' AS binary) AS bytes, DATE'2026-02-28' AS day,
-      TIMESTAMP'2026-07-01 12:00:00.000001' AS at,
-      TIMESTAMP_NTZ'2026-07-01 12:00:00' AS wall, INTERVAL '1 02:03:04.5' DAY TO SECOND AS span,
-      array(1, null, int(id)) AS list, map('a', bigint(id), 'b', null) AS counts,
-      named_struct('x', id, 'inner', named_struct('names', array('a', null))) AS nested,
-      array(map(1, named_struct('at', DATE'2026-01-01'))) AS deep, if(id = 1, null, named_struct('x', id)) AS maybe,
-      null AS nothing, if(id = 1, null, parse_json('{"a": [1, 2]}')) AS variant
-    FROM range(3)
-"""
+    for promise, (*_, expected) in PROMISES.items():
+        values = [tuple(row.columns) if len(row.columns) > 1 else row.columns[0] for row in found[promise]]
+        assert values == expected, promise
 
 
 def test_rows_keep_their_types_and_values(spark: SparkSession) -> None:
     with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
-        table = spark.sql(_ALL_TYPES)
+        table = spark.sql(EVERY_TYPE)
         found = ordered_wait(table, same, table.schema, timeout=TIMEOUT_S)
 
         assert found.schema == table.schema
@@ -225,16 +163,16 @@ def test_a_time_zone_with_another_name_in_python_is_understood(spark: SparkSessi
         assert answers(table, hour, "hour int, at timestamp") == [(12, table.collect()[0].at)]
 
 
-@pytest.mark.parametrize("names", [["id", "id"], ["a.b", "`"]])
-def test_columns_are_given_whatever_their_names(spark: SparkSession, names: list[str]) -> None:
+def test_columns_are_given_whatever_their_names(spark: SparkSession) -> None:
     """Spark resolves them by name on the way to Python, and found none or too many."""
 
     async def swap(row: Row) -> tuple[int, int, list[str]]:
-        return row[1], row[0], row.__fields__  # type: ignore[attr-defined]
+        return row[2], row[0], row.__fields__  # type: ignore[attr-defined]
 
-    table = numbers(spark, 1).selectExpr("1 AS x", "2 AS y").toDF(*names)
+    names = ["`", "a.b", "a.b"]
+    table = numbers(spark, 1).selectExpr("1 AS x", "2 AS y", "3 AS z").toDF(*names)
 
-    assert answers(table, swap, "x int, y int, names array<string>") == [(2, 1, names)]
+    assert answers(table, swap, "x int, y int, names array<string>") == [(3, 1, names)]
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys
@@ -254,37 +192,23 @@ def test_a_batch_function_receives_many_rows_at_once(spark: SparkSession) -> Non
     assert 1 < max(row.size for row in found) <= 5
 
 
-def test_rows_of_the_same_key_share_a_call(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_of_the_same_key_share_a_call_and_keep_their_own_columns(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "calls"
 
-    async def look_up(row: Row) -> tuple[int, str]:
+    async def name(row: Row) -> tuple[str]:
         append(log, "call")
-        return row.key, f"value of {row.key}"
+        return (f"item {row.item}",)
 
-    keys = numbers(spark, 60, 1).select((F.col("id") % 3).alias("key"), "id")
+    orders = numbers(spark, 60, 1).selectExpr("id", "id % 3 AS item", "named_struct('at', timestamp_seconds(id)) AS at")
 
-    found = answers(keys, look_up, "key long, value string", dedupe_by="key", remember=10)
+    found = answered(orders, name, "name string", dedupe_by="item", remember=10, keep_input=True)
 
-    assert [row.key for row in found] == [i % 3 for i in range(60)]
+    assert found.columns == ["id", "item", "at", "name"]
+    assert found.collect() == orders.selectExpr("*", "concat('item ', item) AS name").collect()
     assert log.read_text().count("call") == 3
 
 
-def test_rows_that_share_a_call_keep_their_own_columns(spark: SparkSession) -> None:
-    async def name(row: Row) -> tuple[str]:
-        return (f"item {row.item}",)
-
-    orders = numbers(spark, 20).selectExpr("id", "id % 3 AS item", "named_struct('at', timestamp_seconds(id)) AS at")
-
-    found = unordered_wait(orders, name, "name string", timeout=TIMEOUT_S, dedupe_by="item", keep_input=True)
-
-    assert found.columns == ["id", "item", "at", "name"]
-    assert sorted(found.collect()) == sorted(orders.selectExpr("*", "concat('item ', item) AS name").collect())
-
-
-@pytest.mark.parametrize("keep_input", [True, False])
-def test_a_captured_error_holds_the_row_next_to_the_columns_that_keep_input_adds(
-    spark: SparkSession, keep_input: bool
-) -> None:
+def test_a_captured_error_holds_the_row_next_to_the_columns_that_keep_input_adds(spark: SparkSession) -> None:
     """The row's own columns were null where its call had failed, though keep_input puts them into the output."""
 
     async def refuse(row: Row) -> tuple[str]:
@@ -292,23 +216,12 @@ def test_a_captured_error_holds_the_row_next_to_the_columns_that_keep_input_adds
             raise ValueError("no")
         return ("even",)
 
-    found = ordered_wait(
-        numbers(spark, 4).coalesce(1),
-        refuse,
-        "name string",
-        timeout=TIMEOUT_S,
-        keep_input=keep_input,
-        dedupe_by=lambda row: row.id % 2,
-        on_error="capture",
-        metrics=Observation(),
-    )
+    options: dict[str, Any] = {"dedupe_by": lambda row: row.id % 2, "metrics": Observation()}
+    found = answered(numbers(spark, 4, 1), refuse, "name string", keep_input=True, on_error="capture", **options)
 
-    rows = found.collect()
-    errors = [(row.name, row.error and row.error.input.id) for row in rows]
-    assert errors == [("even", None), (None, 1), ("even", None), (None, 3)]
-    if keep_input:
-        assert [row.id for row in rows] == [0, 1, 2, 3]
-        assert [field.nullable for field in found.schema.fields[:2]] == [False, True]
+    rows = [(row.id, row.name, row.error and row.error.input.id) for row in found.collect()]
+    assert rows == [(0, "even", None), (1, None, 1), (2, "even", None), (3, None, 3)]
+    assert [field.nullable for field in found.schema.fields[:2]] == [False, True]
 
 
 def append(path: Path, line: str) -> None:
@@ -360,27 +273,23 @@ CAPTURED: dict[str, tuple[Callable[[Row], Any], str, dict[str, Any], list[str | 
 }
 
 
-@pytest.mark.parametrize("what", CAPTURED)
-def test_a_captured_error_is_the_row_s_own(spark: SparkSession, what: str) -> None:
-    function, schema, options, expected = CAPTURED[what]
+def test_a_captured_error_is_the_row_s_own(spark: SparkSession) -> None:
+    tables = {
+        what: answered(numbers(spark, 3), function, schema, on_error="capture", **options)
+        for what, (function, schema, options, _) in CAPTURED.items()
+    }
 
-    rows = answers(numbers(spark, 3), function, schema, on_error="capture", **options)
+    columns = {what: F.col(table.columns[0]).cast("string").alias("it") for what, table in tables.items()}
+    found = collected({what: table.select(columns[what], "error") for what, table in tables.items()})
 
-    for number, (row, error) in enumerate(zip(rows, expected, strict=True)):
-        if error is None:
-            assert (row[0], row.error) == (number, None)
-        else:
-            assert error in f"{row.error.error_class}: {row.error.message}"
-            assert (row[0], row.error.input.id, row.error.attempts) == (None, number, 1)
-            assert row.error.time_spent_ms > 0
-
-
-def test_name_of_the_error_column_may_be_chosen(spark: SparkSession) -> None:
-    [even, odd] = answers(numbers(spark, 2), odd_only, "error long", on_error="capture", error_column="failure")
-
-    assert even.asDict().keys() == {"error", "failure"}
-    assert (even.error, even.failure.input.id) == (None, 0)
-    assert (odd.error, odd.failure) == (1, None)
+    for what, (*_, expected) in CAPTURED.items():
+        for number, (row, error) in enumerate(zip(found[what], expected, strict=True)):
+            if error is None:
+                assert (row.it, row.error) == (str(number), None), what
+            else:
+                assert error in f"{row.error.error_class}: {row.error.message}"
+                assert (row.it, row.error.input.id, row.error.attempts) == (None, number, 1), what
+                assert row.error.time_spent_ms > 0
 
 
 # --------------------------------------------------------------------------------------- connections, early ends

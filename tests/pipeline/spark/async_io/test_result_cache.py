@@ -59,15 +59,15 @@ def numbers(df: DataFrame) -> list[int]:
     return sorted(row.twice for row in df.collect())
 
 
-@pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 def test_a_job_that_runs_again_pays_for_new_rows_only(
-    spark: SparkSession, server: CountingServer, cache: Callable[..., SqliteResults], tmp_path: Path, wait: Any
+    spark: SparkSession, server: CountingServer, cache: Callable[..., SqliteResults], tmp_path: Path
 ) -> None:
     found = []
     for end in (60, 80):
         calls = Observation()
         service = Service(server.url, tmp_path)
-        priced = wait(rows(spark, end), service, "twice long", timeout=TIMEOUT_S, cache=cache(), metrics=calls)
+        options: dict[str, Any] = {"timeout": TIMEOUT_S, "cache": cache(), "metrics": calls}
+        priced = unordered_wait(rows(spark, end), service, "twice long", **options)
         found.append(numbers(priced))
         metrics = call_metrics(calls)
 

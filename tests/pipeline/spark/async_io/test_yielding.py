@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypedDict
 
-import pytest
 from pyspark.sql import Row, SparkSession
 
 from pipeline.lookup import FunctionTable
 from pipeline.spark import lookup_join, ordered_wait, unordered_wait
 from pipeline.streaming import AsyncFunction
 
+from . import jobs
+from .jobs import collected
+
+SHIPPED = (jobs,)
 TIMEOUT_S = 180.0
 
 
@@ -39,17 +42,20 @@ class PartsOfMany(AsyncFunction[Row, Part]):
             yield [{"part": part} for part in range(row.id)]
 
 
-@pytest.mark.parametrize("function", [parts, parts_async, PartsOfMany()], ids=["threads", "loop", "batch"])
-def test_each_yield_is_a_row(spark: SparkSession, function: Any) -> None:
-    wanted = [(number, part) for number in range(5) for part in range(number)]
+def test_each_yield_is_a_row(spark: SparkSession) -> None:
     numbers = spark.range(0, 5, 1, 1)
+    functions = {"threads": parts, "loop": parts_async, "batch": PartsOfMany()}
+    options: dict[str, Any] = {"timeout": TIMEOUT_S, "keep_input": True}
+    tables = {kind: ordered_wait(numbers, function, **options) for kind, function in functions.items()}
+    typed = {f"{kind}, typed": unordered_wait(numbers, functions[kind], "part long", **options) for kind in functions}
 
-    found = ordered_wait(numbers, function, timeout=TIMEOUT_S, keep_input=True)
-    given = unordered_wait(numbers, function, "part int", timeout=TIMEOUT_S, keep_input=True)
+    found = collected(tables | typed)
 
-    assert found.dtypes == [("id", "bigint"), ("part", "bigint")]
-    assert [tuple(row) for row in found.collect()] == wanted
-    assert sorted(tuple(row) for row in given.collect()) == wanted
+    wanted = [(number, part) for number in range(5) for part in range(number)]
+    for kind, rows in found.items():
+        given = [(row.id, row.part) for row in rows]
+        assert (sorted(given) if kind in typed else given) == wanted, kind
+    assert tables["threads"].dtypes == [("id", "bigint"), ("part", "bigint")]
 
 
 def test_a_captured_call_has_no_row_of_those_that_it_had_yielded(spark: SparkSession) -> None:
