@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import inspect
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -23,11 +22,12 @@ from pipeline.lookup import (
     SqliteTable,
     TableUnavailableError,
 )
-from pipeline.spark import call_metrics, lookup_join, ordered_wait, unordered_wait
+from pipeline.spark import call_metrics, lookup_join
 from pipeline.streaming import AsyncFunction
 
 from ....kit.databases import sqlite_file
 from ....kit.spark import json_lines
+from .jobs import EVERY_TYPE, collected
 
 if TYPE_CHECKING:
     from ...postgres_server import PostgresServer
@@ -63,32 +63,32 @@ UNMATCHED = [(3, "c", None, None), (4, None, None, None)]
 SCHEMA = "seq int, node string, rack string, memory bigint"
 
 
-@pytest.mark.parametrize("cache", ["none", PartialCache(max_rows=100), FullCache()])
-def test_a_left_join_keeps_every_row(
-    events: DataFrame, nodes: SqliteTable, assert_table: AssertTable, cache: Any
-) -> None:
-    joined = lookup_join(events, nodes, "node", cache=cache)
+def test_a_left_join_keeps_every_row(events: DataFrame, nodes: SqliteTable) -> None:
+    caches: list[Any] = ["none", PartialCache(max_rows=100), FullCache()]
+    tables = {str(cache): lookup_join(events, nodes, "node", cache=cache) for cache in caches}
+
+    for cache, rows in collected(tables).items():
+        assert sorted((tuple(row)[:-1] for row in rows), key=repr) == sorted(MATCHED + UNMATCHED, key=repr), cache
+        assert ", ".join(f"{name} {kind}" for name, kind in tables[cache].dtypes) == SCHEMA
+        assert [field.nullable for field in tables[cache].schema] == [False, True, True, True]
+
+
+def test_postgres(events: DataFrame, postgres: PostgresServer, assert_table: AssertTable) -> None:
+    postgres.execute("DROP TABLE IF EXISTS nodes", *NODES.replace("INTEGER", "bigint").split(";")[:-1])
+
+    joined = lookup_join(events, PostgresTable(postgres.conninfo, "nodes"), "node", cache="partial")
 
     assert_table(joined, SCHEMA, MATCHED + UNMATCHED)
-    assert [field.nullable for field in joined.schema] == [False, True, True, True]
 
 
 def test_the_columns_of_the_dataframe_stay_as_they_are(spark: SparkSession, nodes: SqliteTable) -> None:
     """Of types that a table has no values of, and with nulls."""
-    df = spark.sql("""
-        SELECT id, element_at(array('a', 'b', 'c'), int(id % 3) + 1) AS node, CAST(id AS tinyint) AS small,
-            CAST(id AS float) AS single, CAST(id AS decimal(20, 3)) AS exact, id % 2 = 0 AS flag,
-            timestamp'2026-03-29 01:30:00' AS at, timestamp_ntz'2026-03-29 02:30:00' AS local, date'0001-01-01' AS day,
-            binary('x') AS bytes, map('k', id) AS entries, array(id, null) AS numbers, INTERVAL '1' DAY AS span,
-            named_struct('x', id, 'y', array(named_struct('z', 'deep'))) AS nested, CAST(NULL AS string) AS nothing,
-            parse_json('{"a": [1]}') AS anything, IF(id % 2 = 0, named_struct('x', 1), NULL) AS some
-        FROM range(20)
-    """)
+    df = spark.sql(EVERY_TYPE).selectExpr("*", "element_at(array('a', 'b', 'c'), int(big) + 1) AS node")
 
-    joined = lookup_join(df, nodes, "node", max_batch_size=3).orderBy("id")
+    joined = lookup_join(df, nodes, "node", max_batch_size=2).orderBy("big")
 
     assert joined.drop("rack", "memory").schema == df.schema
-    assert repr(joined.drop("rack", "memory").collect()) == repr(df.orderBy("id").collect())
+    assert repr(joined.drop("rack", "memory").collect()) == repr(df.orderBy("big").collect())
 
 
 def test_a_row_whose_lookup_has_failed_is_named(spark: SparkSession, sizes: SqliteTable) -> None:
@@ -143,15 +143,6 @@ def test_an_inner_join_keeps_the_matches_also_without_columns(
     assert_table(lookup_join(events, keys, "node", "inner"), "seq int, node string", [row[:2] for row in MATCHED])
 
 
-def test_an_ordered_join_keeps_the_order(spark: SparkSession, nodes: SqliteTable) -> None:
-    df = spark.range(500, numPartitions=1).selectExpr("id", "element_at(array('a', 'b', 'c'), int(id % 3) + 1) AS n")
-
-    joined = lookup_join(df, nodes, {"n": "node"}, ordered=True, max_batch_size=7, cache="partial").collect()
-
-    assert [row.id for row in joined] == list(range(500))
-    assert {(row.n, row.rack) for row in joined} == {("a", "r1"), ("b", None), ("c", None)}
-
-
 def test_a_lookup_join_equals_sparks_own_join(spark: SparkSession, tmp_path: Path) -> None:
     table = [(number % 7, f"k{number % 5}", number) for number in range(50)]
     made = "CREATE TABLE t (a INT, b TEXT, v BIGINT)"
@@ -199,14 +190,6 @@ def test_types_are_kept(spark: SparkSession, postgres: PostgresServer, assert_ta
     assert tuple(text) == ("2026-01-31 12:00:00",)
 
 
-def test_postgres(events: DataFrame, postgres: PostgresServer, assert_table: AssertTable) -> None:
-    postgres.execute("DROP TABLE IF EXISTS nodes", *NODES.replace("INTEGER", "bigint").split(";")[:-1])
-
-    joined = lookup_join(events, PostgresTable(postgres.conninfo, "nodes"), "node", cache="partial")
-
-    assert_table(joined, SCHEMA, MATCHED + UNMATCHED)
-
-
 def test_timestamps_dates_and_decimals_are_keys(spark: SparkSession, postgres: PostgresServer) -> None:
     postgres.execute(
         "DROP TABLE IF EXISTS keyed",
@@ -238,39 +221,6 @@ def test_a_function_is_a_table(events: DataFrame, assert_table: AssertTable) -> 
     assert_table(joined, "seq int, rack string, tags struct<Big: int>", expected)
 
 
-def test_errors_are_captured_with_their_rows(events: DataFrame) -> None:
-    async def find(node: str) -> Any:
-        raise KeyError(node)
-
-    table = FunctionTable(find, key="node string", columns="rack string")
-
-    rows = lookup_join(events, table, "node", on_error="capture", retry=None).collect()
-
-    found = sorted((row.seq or row.error.input.seq, row.error and row.error.message) for row in rows)
-    assert found == [(1, "'a'"), (2, "'b'"), (3, "'c'"), (4, None), (5, "'a'")]
-
-
-class AwayOnce(AsyncFunction[str, Any]):
-    """Unavailable for the first call of all processes, which share a marker file."""
-
-    def __init__(self, marker: Path) -> None:
-        self._marker = marker
-
-    async def async_invoke_batch(self, values: list[str]) -> list[Any]:
-        if not self._marker.exists():
-            self._marker.touch()
-            raise TableUnavailableError("away")
-        return [[("r1",)] for _ in values]
-
-
-def test_retries_outlast_an_unavailable_table(events: DataFrame, tmp_path: Path, assert_table: AssertTable) -> None:
-    table = FunctionTable(AwayOnce(tmp_path / "marker"), key="node string", columns="rack string")
-
-    joined = lookup_join(events.where("node = 'a'"), table, "node", retry_delay_s=0.001).select("seq", "rack")
-
-    assert_table(joined, "seq int, rack string", [(1, "r1"), (5, "r1")])
-
-
 def test_a_stream_is_joined(spark: SparkSession, nodes: SqliteTable, tmp_path: Path) -> None:
     json_lines(tmp_path / "in" / "1.json", [{"seq": 1, "node": "a"}, {"seq": 2, "node": "c"}])
     stream = spark.readStream.schema("seq int, node string").json(str(tmp_path / "in"))
@@ -284,15 +234,7 @@ def test_a_stream_is_joined(spark: SparkSession, nodes: SqliteTable, tmp_path: P
     assert sorted(map(tuple, rows)) == [(1, "a", "r1", 1), (2, "c", None, None)]
 
 
-def test_calls_are_counted_on_the_driver(events: DataFrame, nodes: SqliteTable) -> None:
-    observation = Observation()
-
-    lookup_join(events, nodes, "node", metrics=observation).collect()
-
-    assert call_metrics(observation).completed == 5
-
-
-def test_queries_that_are_repeated_are_counted_on_the_driver(spark: SparkSession) -> None:
+def test_queries_are_repeated_while_a_table_is_away_and_counted_on_the_driver(spark: SparkSession) -> None:
     class Flapping(AsyncFunction[str, Any]):
         def __init__(self) -> None:
             self.asked = 0
@@ -311,7 +253,7 @@ def test_queries_that_are_repeated_are_counted_on_the_driver(spark: SparkSession
 
     metrics = call_metrics(observation)
     assert sorted(rows) == [("a", "rack of a"), ("b", "rack of b")]
-    assert (metrics.calls, metrics.retried, metrics.in_flight) == (5, 3, 0)
+    assert (metrics.calls, metrics.retried, metrics.completed, metrics.in_flight) == (5, 3, 2, 0)
 
 
 def test_a_table_column_named_like_an_input_column_gets_the_suffix(spark: SparkSession, nodes: SqliteTable) -> None:
@@ -341,14 +283,3 @@ def test_mistakes_are_reported_in_one_line_on_the_driver(
         with pytest.raises(LookupTableError, match=message) as raised:
             mistake()
         assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("function", [ordered_wait, unordered_wait, lookup_join])
-def test_the_functions_show_their_options_and_refuse_other_names(spark: SparkSession, function: Any) -> None:
-    shown = inspect.signature(function).parameters
-
-    assert [shown[name].default for name in ("retry", "on_error", "concurrency")] == [None, "fail", None]
-    assert shown["capacity"].default is None
-    assert ("remember" in shown) is (function is not lookup_join)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'dead_letter'"):
-        function(spark.range(1), str, "", timeout=1, dead_letter=print)

@@ -68,11 +68,16 @@ def joined(
         for field, values in zip(schema.fields, zip(*rows, strict=True), strict=True)
     ]
 
+    batches = joined_batches(lookup, pa.RecordBatch.from_arrays(arrays, schema.names), schema)
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def joined_batches(lookup: BatchLookup, batch: pa.RecordBatch, schema: T.StructType) -> list[pa.RecordBatch]:
     async def scenario() -> list[pa.RecordBatch]:
         async with opened(lookup):  # type: ignore[arg-type]
-            return await lookup.async_invoke(RowBatch(pa.RecordBatch.from_arrays(arrays, schema.names), schema))
+            return await lookup.async_invoke(RowBatch(batch, schema))
 
-    return [tuple(row.values()) for batch in run(scenario()) for row in batch.to_pylist()]
+    return run(scenario())
 
 
 def one_by_one(table: Any, schema: T.StructType, rows: Sequence[Any], **options: Any) -> list[tuple[Any, ...]]:
@@ -226,11 +231,8 @@ def test_a_key_that_python_does_not_have_fails_its_row_alone(postgres: PostgresS
     )
     keys = pa.array([0, far_us, 0], pa.timestamp("us", "America/New_York"))
 
-    async def scenario() -> list[pa.RecordBatch]:
-        async with opened(lookup):  # type: ignore[arg-type]
-            return await lookup.async_invoke(RowBatch(pa.RecordBatch.from_arrays([keys], ["k"]), schema))
+    (batch,) = joined_batches(lookup, pa.RecordBatch.from_arrays([keys], ["k"]), schema)
 
-    (batch,) = run(scenario())
     assert batch.column("v").to_pylist() == [7, None, 7]
     assert (
         "'k' is timestamp, and a value of it is not of the years 1 to 9999"
@@ -271,8 +273,6 @@ def test_large_rows_come_out_in_several_batches(tmp_path: Path) -> None:
     function = LookupFunction(SqliteTable(tmp_path / "t.db", "t"), "k", input_columns=["k"])
     lookup = batch_lookup(function, KEY, "fail")
 
-    async def scenario() -> list[pa.RecordBatch]:
-        async with opened(lookup):  # type: ignore[arg-type]
-            return await lookup.async_invoke(RowBatch(pa.record_batch({"k": [1] * 8}), KEY))
+    found = joined_batches(lookup, pa.record_batch({"k": [1] * 8}), KEY)
 
-    assert [batch.num_rows for batch in run(scenario())] == [3, 3, 2]
+    assert [batch.num_rows for batch in found] == [3, 3, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -89,6 +90,7 @@ def test_a_text_for_a_number_is_refused_by_name(
         (LookupFunction, (TABLE, "id")),
         (PartialCache, ()),
         (FullCache, ()),
+        (partial(FunctionTable, key="id bigint", columns="rack string"), (rack,)),
     ],
 )
 @pytest.mark.parametrize("value", ["10", True], ids=repr)
@@ -101,8 +103,3 @@ def test_the_parts_of_a_lookup_refuse_what_is_no_number(
     for name in names:
         with pytest.raises(LookupTableError, match=re.escape(f"{name} is {value!r}; it must be")):
             make(*arguments, **{name: value})
-
-
-def test_a_function_table_refuses_a_text_as_well() -> None:
-    with pytest.raises(LookupTableError, match="pool_size is '4'; it must be a whole number of 1 or more"):
-        FunctionTable(rack, key="id bigint", columns="rack string", pool_size="4")  # type: ignore[arg-type]

@@ -104,6 +104,7 @@ CAPTURES = {"on_error": "capture"}
 BY_TABLE: list[tuple[Any, Any, dict[str, Any], str]] = [
     (square, SQUARES, CAPTURES | {"error_column": "square"}, "ValueError: .*has a column square; rename it"),
     (square, SQUARES, CAPTURES | {"error_column": "Square"}, "ValueError: .*has a column square; rename it"),
+    (square, SQUARES, {"dead_letter": print}, "TypeError: .*unexpected keyword argument 'dead_letter'"),
     (square, SQUARES, {"metrics": "m"}, "ValueError: .*the name 'm', as for a stream; for a batch query give an"),
 ]
 BY_COLUMN: list[tuple[Any, Any, dict[str, Any], str]] = [
@@ -165,11 +166,13 @@ def test_a_column_of_a_function_that_yields(spark: SparkSession) -> None:
             of_column(spark, function)
 
 
-def test_an_input_without_a_counterpart_in_python(spark: SparkSession) -> None:
+def test_an_input_without_a_counterpart_in_python_or_without_columns(spark: SparkSession) -> None:
     months = spark.sql("SELECT INTERVAL '1' MONTH AS months")
 
     with pytest.raises(TypeError, match="the DataFrame: the column months has the type interval month"):
         ordered_wait(months, square, timeout=1.0)
+    with pytest.raises(ValueError, match="the DataFrame has no columns"):
+        ordered_wait(spark.range(1).select(), square, timeout=1.0)
 
 
 def test_two_columns_of_one_name_in_a_captured_row(spark: SparkSession) -> None:
