@@ -36,57 +36,31 @@ def numbers_of(row: list[int | None]) -> dict[str, int | None]:
     return dict(zip(METRICS_FIELDS, row, strict=False))
 
 
-def totals(report: TaskReport, is_last: bool = False) -> dict[str, int | None]:
-    return numbers_of(report.take(is_last)[-1])
-
-
 # ------------------------------------------------------------------------------------------------------ of one task
 
 
-def test_report_has_the_counts_since_the_previous_one() -> None:
-    metrics = counted(3, 1_000_000)
+def test_a_report_has_what_came_since_the_previous_one_and_the_shortest_and_longest_time_so_far() -> None:
+    metrics = counted(3, 2_000_000)
     report = TaskReport(metrics)
-    first = totals(report)
-
-    metrics.calls += 2
-    metrics.call_time.observe(5_000_000)
-    second = totals(report, is_last=True)
-
-    assert (first["tasks_started"], first["tasks"], first["calls"], first["call_time_sum_ns"]) == (1, 0, 3, 3_000_000)
-    assert (second["tasks_started"], second["tasks"], second["calls"], second["call_time_sum_ns"]) == (
-        0,
-        1,
-        2,
-        5_000_000,
-    )
-
-
-def test_each_report_has_the_new_durations_by_bucket() -> None:
-    metrics = counted(3, 1_000_000)
-    report = TaskReport(metrics)
-    first = [numbers_of(row) for row in report.take()[:-1]]
     bucket = metrics.call_time.counts.index(3)
 
-    metrics.call_time.observe(1_000_000)
-    metrics.limit_wait.observe(7)
-    second = [numbers_of(row) for row in report.take()[:-1]]
-
-    assert [(row["call_time_bucket"], row["in_bucket"]) for row in first] == [(bucket, 3)]
-    assert [(row["limit_wait_bucket"], row["call_time_bucket"], row["in_bucket"]) for row in second] == [
-        (7, None, 1),
-        (None, bucket, 1),
-    ]
-
-
-def test_every_report_includes_the_shortest_and_the_longest_time_so_far() -> None:
-    metrics = counted(1, 7_000_000)
+    *first, of_first = map(numbers_of, report.take())
+    metrics.calls += 2
+    metrics.call_time.observe(5_000_000)
     metrics.call_time.observe(2_000_000)
-    report = TaskReport(metrics)
+    metrics.limit_wait.observe(7)
+    *second, of_second = map(numbers_of, report.take(is_last=True))
 
-    found = [totals(report) for _ in range(2)]
+    named = ("tasks_started", "tasks", "calls", "call_time_sum_ns", "call_time_min_ns", "call_time_max_ns")
+    named += ("limit_wait_min_ns", "limit_wait_max_ns")
+    assert [of_first[name] for name in named] == [1, 0, 3, 6_000_000, 2_000_000, 2_000_000, None, None]
+    assert [of_second[name] for name in named] == [0, 1, 2, 7_000_000, 2_000_000, 5_000_000, 7, 7]
+    assert list(map(in_bucket, first)) == [(None, bucket, 3)]
+    assert list(map(in_bucket, second)) == [(7, None, 1), (None, bucket, 1), (None, bucket_of(5_000_000), 1)]
 
-    assert [(each["call_time_min_ns"], each["call_time_max_ns"]) for each in found] == [(2_000_000, 7_000_000)] * 2
-    assert [(each["limit_wait_min_ns"], each["limit_wait_max_ns"]) for each in found] == [(None, None)] * 2
+
+def in_bucket(row: dict[str, int | None]) -> tuple[int | None, ...]:
+    return row["limit_wait_bucket"], row["call_time_bucket"], row["in_bucket"]
 
 
 def test_other_observations_are_refused() -> None:
@@ -97,25 +71,20 @@ def test_other_observations_are_refused() -> None:
 
 
 def test_table_has_a_line_for_each_operator() -> None:
-    table = format_call_metrics({"look up": counted(3, 2_000_000), "idle": CallMetrics()})
+    limited = counted(3, 2_000_000)
+    for wait_ms in (1, 1, 40):
+        limited.limit_wait.observe(wait_ms * 1_000_000)
 
-    head, first, second = table.splitlines()
+    table = format_call_metrics({"look up": counted(3, 2_000_000), "idle": CallMetrics(), "limited": limited})
+
+    head, first, second, third = table.splitlines()
     assert head.split()[:3] == ["operator", "calls", "completed"]
     assert first.split()[:4] == ["look", "up", "3", "3"]
     assert first.split()[-7:] == [*["2.0"] * 5, "0.0", "0.0"]  # mean, minimum, quantiles and maximum, ms; no limits
     assert second.split() == ["idle", *["0"] * 9, *["0.0"] * 7]
-    assert len({len(line) for line in table.splitlines()}) == 1
-
-
-def test_table_tells_how_long_calls_waited_for_limits() -> None:
-    metrics = counted(3, 2_000_000)
-    for wait_ms in (1, 1, 40):
-        metrics.limit_wait.observe(wait_ms * 1_000_000)
-
-    head, line = format_call_metrics({"look up": metrics}).splitlines()
-
     assert head.endswith("limit p50 ms  limit p99 ms")
-    assert [float(cell) for cell in line.split()[-2:]] == [pytest.approx(1, rel=0.05), 40]
+    assert [float(cell) for cell in third.split()[-2:]] == [pytest.approx(1, rel=0.05), 40]
+    assert len({len(line) for line in table.splitlines()}) == 1
 
 
 # ------------------------------------------------------------------------------------------------------ of a query
@@ -137,7 +106,7 @@ def eventful_calls(spark: SparkSession, observation: Any, **options: Any) -> Any
     return ordered_wait(
         spark.range(0, 40, 1, 4),
         eventful,
-        "id long",
+        "id long not null",
         timeout=1.0,
         retry=RetryStrategy.fixed_delay(3, 1, retry_on_exception=ConnectionError),
         metrics=observation,
@@ -155,11 +124,12 @@ def test_counts_do_not_depend_on_the_steps_that_follow_and_are_exported_to_prome
     metrics = call_metrics(observation)
     register_call_metrics(metrics, "eventful", registry)
     assert found == [(20, 5)]  # without the rows that carry metrics
+    assert not rows.schema["id"].nullable
     assert observation.get["tasks"] == 4
     assert (metrics.calls, metrics.retried, metrics.lost_attempts) == (50, 10, 0)
     assert (metrics.completed, metrics.failed, metrics.dropped) == (20, 20, 20)
     assert (metrics.timed_out, metrics.in_flight) == (10, 0)
-    assert metrics.call_time.count == 40
+    assert (metrics.call_time.count, metrics.limit_wait.count) == (40, 0)
     assert metrics.queue_wait.count == 30  # of the records whose first call was answered
     assert 0 < metrics.call_time.min_s <= metrics.call_time.quantile(0.5) <= metrics.call_time.max_s < 1
     for name, value in {"async_calls_total": 50, "async_dropped_total": 20, "async_call_seconds_count": 40}.items():
@@ -177,20 +147,6 @@ def test_task_that_a_limit_ends_is_told_as_missing(spark: SparkSession) -> None:
 
     assert call_metrics(observation).lost_attempts == 1
     assert call_metrics(whole).lost_attempts == 0
-
-
-def test_columns_that_are_never_null_stay_so(spark: SparkSession) -> None:
-    async def everything(row: Row) -> tuple[Any, ...]:
-        return row.id, "x", {"a": 1}, [(1, "y")]
-
-    schema = "id long not null, text string not null, sizes map<string,int> not null"
-    schema += ", parts array<struct<n: int, s: string>> not null"
-    observation = Observation()
-    found = ordered_wait(spark.range(3), everything, schema, timeout=TIMEOUT_S, metrics=observation)
-
-    assert [field.nullable for field in found.schema] == [False] * 4
-    assert sorted(row.id for row in found.collect()) == [0, 1, 2]
-    assert call_metrics(observation).completed == 3
 
 
 def test_observation_of_a_stream_is_refused(spark: SparkSession) -> None:
@@ -253,7 +209,10 @@ def test_whole_and_half_percents_are_within_5_percent_of_the_exact_ones(many: li
     durations_ns = [duration_ns for duration_ns, times in many for _ in range(times)]
     exact_ns = sorted(durations_ns)[max(math.ceil(q * len(durations_ns)), 1) - 1]
 
-    assert through_spark(durations_ns).quantile(q) * 1e9 == pytest.approx(exact_ns, rel=0.05, abs=0)
+    found = through_spark(durations_ns)
+
+    assert found.quantile(q) * 1e9 == pytest.approx(exact_ns, rel=0.05, abs=0)
+    assert found.count == len(durations_ns)  # none is lost or added
 
 
 @given(MANY, st.floats(0, 1))
@@ -265,21 +224,6 @@ def test_any_quantile_is_that_of_a_share_close_to_its_own(many: list[tuple[int, 
     found_ns = through_spark(durations_ns).quantile(q) * 1e9
 
     assert durations_ns[around[0]] * 0.95 <= found_ns <= durations_ns[around[1]] * 1.05
-
-
-@given(MANY)
-def test_no_duration_is_lost_or_added(many: list[tuple[int, int]]) -> None:
-    durations_ns = [duration_ns for duration_ns, times in many for _ in range(times)]
-
-    assert through_spark(durations_ns).count == len(durations_ns)
-
-
-def test_nothing_is_read_where_nothing_was_counted() -> None:
-    histogram = FineHistogram()
-
-    read_shares("", histogram, 0)
-
-    assert histogram.count == 0
 
 
 def test_spark_computes_what_the_properties_assume(spark: SparkSession) -> None:

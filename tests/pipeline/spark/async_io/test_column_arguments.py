@@ -7,19 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.spark.async_io.column.arguments import NullsAside, read_arguments
+from pipeline.spark.async_io.column.arguments import NullsAside
 from pipeline.spark.async_io.column.calls import column_function
 from pipeline.streaming import AsyncFunction
 
 from ...streaming.calls.harness import make_host
-
-
-def test_one_array_and_several_arrays_are_rows_of_tuples() -> None:
-    one = list(read_arguments([pa.array([1, None]), pa.array([], pa.int64())]))
-    several = list(read_arguments([(pa.array([1, 2]), pa.array(["a", None]))]))
-
-    assert one == [[(1,), (None,)], []]
-    assert several == [[(1, "a"), (2, None)]]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -29,13 +29,11 @@ from .task_rows import (
     ResultSchemaError,
     ResultWriter,
     UnknownColumnError,
-    UnsupportedTypeError,
     all_read,
     batch_of,
     checker,
     inner_types,
     read_rows,
-    require_supported,
     row_maker,
     schema_of,
     time_zone,
@@ -208,25 +206,6 @@ def test_a_column_that_a_row_lacks_is_answered_with_those_it_has() -> None:
 COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        (1, "a"),
-        Row(1, "a"),
-        Row(id=1, name="a"),
-        Row(name="a", id=1),
-        {"name": "a", "id": 1},
-        row_maker(["id", "name"])((1, "a")),
-    ],
-    ids=["tuple", "Row without names", "Row", "Row in another order", "dict", "input row"],
-)
-def test_result_may_be_a_row_a_dict_or_a_tuple(result: Any) -> None:
-    checked = checker(COLUMNS)(result)
-
-    assert checked == (1, "a")
-    assert isinstance(checked, tuple)
-
-
 @pytest.mark.parametrize("result", [("a", 3), (None, None), {"size": 3, "name": "a"}, {"name": "", "size": 2**31 - 1}])
 def test_usual_values_are_spared_the_check(result: Any) -> None:
     check = usual_rows_first(not_called, STRUCT)
@@ -261,10 +240,6 @@ def test_other_results_are_checked(result: Any) -> None:
 
 def not_called(value: Any) -> Any:
     raise AssertionError(value)
-
-
-def test_a_column_missing_in_a_dict_is_null() -> None:
-    assert checker(COLUMNS)({"id": 1}) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -437,18 +412,6 @@ def test_every_value_that_the_check_accepts_can_be_written(value: Any, data_type
     assert batch_of(schema, [(value,), (None,)]).num_rows == 2
 
 
-def test_unsupported_types_are_refused_by_name() -> None:
-    nested = schema_of(("id", T.LongType()), ("spans", T.ArrayType(T.YearMonthIntervalType())))
-
-    with pytest.raises(UnsupportedTypeError, match=r"the DataFrame: the column spans .* array<interval year to month>"):
-        require_supported(nested, "the DataFrame")
-
-
-def test_table_without_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="the DataFrame has no columns"):
-        require_supported(EMPTY, "the DataFrame")
-
-
 # ------------------------------------------------------------------------------------------------------ output batches
 
 
@@ -487,15 +450,6 @@ def late_chunks(clock: Clock) -> Iterator[list[tuple[str]]]:
     clock.now_s = 1.0
     yield [("b",)]
     pytest.fail("the batch should have been written earlier")
-
-
-def test_batches_of_large_rows_are_bounded_in_bytes() -> None:
-    writer = writer_of(max_rows=1000, max_bytes=10_000)
-
-    batches = list(writer.batches([[("x" * 1000,)] * 300]))
-
-    assert sum(batch.num_rows for batch in batches) == 300
-    assert max(batch.num_rows for batch in batches) <= 20
 
 
 def test_captured_error_is_a_row_of_nulls_with_the_input() -> None:
@@ -583,17 +537,6 @@ def test_pieces_of_which_nothing_comes_are_not_kept() -> None:
         kept = source.pieces()
 
     assert [piece.column(0).to_pylist() for piece in kept] == [[4, 5]]
-
-
-def test_large_rows_of_the_input_are_written_in_several_batches() -> None:
-    schema = schema_of(("text", T.StringType()))
-    columns = OutputColumns(schema_of(("id", T.LongType())), schema, keeps_input=True)
-    source = all_read(schema, [batch_of(schema, [("x" * 1000,)])])
-
-    batches = list(ResultWriter(columns, source, max_bytes=10_000).batches([[(0, (1,))] * 100]))
-
-    assert sum(batch.num_rows for batch in batches) == 100
-    assert max(batch.nbytes for batch in batches) < 30_000
 
 
 # ------------------------------------------------------------------------------------ values that Python lacks
@@ -710,9 +653,3 @@ def test_arrow_type_of_a_struct_keeps_the_names_even_twice_the_same() -> None:
 )
 def test_sparks_names_of_time_zones_are_understood(name: str, minutes: int) -> None:
     assert dt.datetime(2026, 7, 1, 12).replace(tzinfo=time_zone(name)).utcoffset() == dt.timedelta(minutes=minutes)
-
-
-@pytest.mark.parametrize("name", ["PST", "Mars/Olympus", ""])
-def test_unknown_names_are_refused_with_advice(name: str) -> None:
-    with pytest.raises(ValueError, match=f"time zone is '{name}', which Python does not know; set spark.sql.session"):
-        time_zone(name)

@@ -12,7 +12,6 @@ from pyspark.sql import types as T
 from pipeline.streaming import CapturedError
 
 from .task_rows import (
-    InputRows,
     OutputColumns,
     ResultSchemaError,
     ResultWriter,
@@ -26,10 +25,29 @@ TEXT = T.StructType().add("text", "string")
 NESTED = T.StructType().add("found", T.ArrayType(T.MapType(T.StringType(), T.StructType().add("body", "binary"))))
 
 
-def batches_of(
-    columns: OutputColumns, rows: list[Any], max_bytes: int = 4 << 20, source: InputRows | None = None
-) -> list[pa.RecordBatch]:
-    return list(ResultWriter(columns, source, max_bytes=max_bytes).batches([rows]))
+WIDE = ("x" * 1000,)
+NESTED_ROW = ([[("key", (b"x" * 1000,))]],)
+ERROR = CapturedError(WIDE, "ValueError", "bad", 1, 0.5)
+OF_WIDE = OutputColumns(T.StructType().add("id", "long"), TEXT, keeps_input=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        (OutputColumns(TEXT, TEXT), WIDE),
+        (OutputColumns(NESTED, TEXT), NESTED_ROW),
+        (OutputColumns(TEXT, TEXT, error_name="error"), (0, ERROR)),
+        (OF_WIDE, (0, (1,))),
+    ],
+    ids=["texts", "nested values", "captured errors with their input", "kept input"],
+)
+def test_a_batch_ends_by_the_bytes_of_its_rows(columns: OutputColumns, row: Any) -> None:
+    source = all_read(TEXT, [pa.RecordBatch.from_pydict({"text": list(WIDE)})]) if row[0] == 0 else None
+
+    batches = list(ResultWriter(columns, source, max_bytes=5000).batches([[row] * 40]))
+
+    assert sum(batch.num_rows for batch in batches) == 40
+    assert max(batch.num_rows for batch in batches) <= 10
 
 
 def test_large_answers_that_arrive_together_leave_in_batches_that_arrow_can_make() -> None:
@@ -42,33 +60,13 @@ def test_large_answers_that_arrive_together_leave_in_batches_that_arrow_can_make
     assert first.num_rows == 1
 
 
-def test_batch_ends_by_the_bytes_of_nested_values() -> None:
-    row = ([[("key", (b"x" * 1000,))]],)
-
-    batches = batches_of(OutputColumns(NESTED, TEXT), [row] * 40, max_bytes=5000)
-
-    assert max(batch.nbytes for batch in batches) < 12_000
-    assert sum(batch.num_rows for batch in batches) == 40
-
-
 def test_large_row_among_small_ones_does_not_make_batches_of_one_row() -> None:
     rows = [("small",)] * 50 + [("x" * 5000,)] + [("small",)] * 49
 
-    batches = batches_of(OutputColumns(TEXT, TEXT), rows, max_bytes=2000)
+    batches = list(ResultWriter(OutputColumns(TEXT, TEXT), max_bytes=2000).batches([rows]))
 
     assert [value for batch in batches for value in batch.column(0).to_pylist()] == [text for (text,) in rows]
     assert len(batches) < 15
-
-
-def test_batch_of_captured_errors_ends_by_the_bytes_of_their_input() -> None:
-    columns = OutputColumns(TEXT, TEXT, error_name="error")
-    source = all_read(TEXT, [pa.RecordBatch.from_pydict({"text": ["x" * 1000]})])
-    captured = CapturedError(("x" * 1000,), "ValueError", "bad", 1, 0.5)
-
-    batches = batches_of(columns, [(0, captured)] * 40, max_bytes=5000, source=source)
-
-    assert max(batch.num_rows for batch in batches) <= 10
-    assert sum(batch.num_rows for batch in batches) == 40
 
 
 @pytest.mark.parametrize(
