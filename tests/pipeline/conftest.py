@@ -1,13 +1,15 @@
-"""The database server that tests of lookups share."""
+"""The database server that tests of lookups share, and a journal that a test builds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from .journal_builder import JournalBuilder
     from .postgres_server import PostgresServer
 
 
@@ -26,3 +28,10 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> JournalBuilder:
+    from .journal_builder import JournalBuilder  # needs the package pyarrow
+
+    return JournalBuilder(tmp_path / "journal")

@@ -12,7 +12,6 @@ from dispatcher.journal import TABLES
 from dispatcher.journal.conditions import Conditions
 from pipeline.journal import Problem, read_batches
 from pipeline.journal.arrow import arrow_schema
-from pipeline.journal.conditions import comparisons_in
 from pipeline.journal.damage import all_problems, in_order, total_lost
 from pipeline.journal.scan import JournalPart, divide, plan, scan, scan_together
 from pipeline.journal.whole import look_at_whole
@@ -33,17 +32,6 @@ def problems(journal: Path, *, as_reported: bool = False) -> list[Problem]:
 
 def lost_in_all(problems: Sequence[Problem]) -> str:
     return total_lost(problems)
-
-
-def comparisons_of(text: str) -> list[tuple[Any, ...]]:
-    """The column, operator and value of each comparison."""
-    return list(map(tuple, comparisons_in(text)))
-
-
-def conditions_of(text: str, table: Table) -> tuple[Any, Any]:
-    """The ranges and values, by column, that a text asks for."""
-    found = Conditions.of(comparisons_in(text), table)
-    return found.ranges, found.values
 
 
 def batches_where(journal: Path, table: Table, *, on_damage: OnDamage | None = None, **conditions: Any) -> Any:

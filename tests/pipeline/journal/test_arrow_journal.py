@@ -18,7 +18,7 @@ from dispatcher import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from dispatcher.journal.format.frames import ROWS, Header
 from pipeline.journal import Problem, read_batches
-from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
+from pipeline.journal.arrow import DamagedFrameError, arrow_schema, decode_frames, open_frame
 
 from ...kit import EFFORT
 from ...kit.segment_files import (
@@ -112,22 +112,6 @@ def test_batches_have_the_rows_that_are_read_one_by_one(
         assert all(batch.validate(full=True) is None for batch in batches)
 
 
-def test_a_row_has_every_column_of_its_table_and_virtual_time_stands_still_meanwhile(tmp_path: Path) -> None:
-    times = {"started_at": 1000, "queue_ns": 10, "handling_ns": 20}
-    rare = {"entity": "hällo", "payload": '{"a":1}', "error": "ValueError: ✗", "accepted_seq": 3, "redelivered": True}
-    frame = [EventRow(kind=1, **times, **rare)], [(1, "application_1", 7)]
-    journal = write(tmp_path / "journal", [[(*frame, False)], [(*frame, True)]])
-
-    real, virtual = rows_of(read_batches(journal, EVENTS))
-    move, _ = rows_of(read_batches(journal, TRANSITIONS))
-
-    kind = {"dispatcher": "nm", "event_class": "BType", "event_type": "ÄÖ", "outcome": "failed"}
-    assert real == {"seq": 1, "enqueued_at": 990, "finished_at": 1020, **times, **rare, **kind}
-    assert virtual == real | {"seq": 2, "enqueued_at": 1000, "finished_at": 1000}
-    states = {"from_state": "NEW", "event_type": "KILL", "to_state": "NEW"}
-    assert move == {"seq": 1, "machine": "Döner", "entity": "application_1", **states, "at": 7, "valid": False}
-
-
 def test_columns_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
     journal = write(tmp_path / "journal", [[([event(1)], [], True)]])
 
@@ -135,11 +119,6 @@ def test_columns_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
 
     assert batch.schema == pa.schema([pa.field("entity", pa.string()), pa.field("seq", pa.int64(), False)])
     assert batch.to_pylist() == [{"entity": "e1", "seq": 1}]
-
-
-def test_an_unknown_column_is_refused_and_the_known_ones_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UnknownColumnError, match="transitions has no column state; it has seq, machine, entity, "):
-        arrow_schema(TRANSITIONS, ["seq", "state"])
 
 
 def test_small_frames_share_a_batch_and_a_big_one_has_its_own(tmp_path: Path) -> None:
@@ -275,11 +254,6 @@ def damage(journal: Path, table: Table = EVENTS) -> list[str]:
     for _ in read_batches(journal, table, on_damage=found.append):
         pass
     return [problem.problem for problem in found]
-
-
-def test_a_sound_journal_has_no_problems(sound: Path) -> None:
-    assert problems(sound) == []
-    assert damage(sound) == []
 
 
 def test_a_flipped_byte_is_found_and_no_wrong_row_is_read(sound: Path) -> None:

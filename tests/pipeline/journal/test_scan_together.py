@@ -42,26 +42,16 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rows_at_once", [1, 20, 1000])
-def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int) -> None:
+@pytest.mark.parametrize(("rows_at_once", "coded"), [(1, False), (20, False), (1000, False), (1000, True)])
+def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int, coded: bool) -> None:
+    """The report's digests number the kinds of rows by one array of codes instead of five columns of text."""
     [parts] = divided(journal, 1)
 
-    pairs = list(pairs_of(parts, pytest.fail, rows=rows_at_once))
+    pairs = list(pairs_of(parts, pytest.fail, rows=rows_at_once, coded=coded))
 
     for place, table in enumerate(TABLES):
         assert rows([pair[place] for pair in pairs]) == list(read_rows(journal, table))
-
-
-@pytest.mark.long
-def test_coded_kinds_share_their_indices_and_have_the_same_values(journal: Path) -> None:
-    """The report's digests number the kinds of rows by one array of indices instead of five columns of text."""
-    [parts] = divided(journal, 1)
-
-    pairs = list(pairs_of(parts, pytest.fail, coded=True))
-
-    for place, table in enumerate(TABLES):
-        assert rows([pair[place] for pair in pairs]) == list(read_rows(journal, table))
-        for pair in pairs:
+        for pair in pairs if coded else ():
             kinds = [pair[place].column(name) for name in table.kind_columns]
             assert len({kind.indices.buffers()[1].address for kind in kinds}) == 1
 

@@ -3,54 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-
-from dispatcher.journal import EVENTS, TRANSITIONS
-from pipeline.spark import read_journal
-
-from ..journal_builder import JournalBuilder
-from .data_source import table_schema
-
-
-class Tables(NamedTuple):
-    events: DataFrame
-    transitions: DataFrame
-
-
-class SparkJournal(JournalBuilder):
-    """A journal as Spark's tables, too."""
-
-    def __init__(self, path: Path, spark: SparkSession) -> None:
-        super().__init__(path)
-        self._spark = spark
-
-    def tables(self) -> Tables:
-        """All rows in the order of seq, without writing them to disk, which takes a second."""
-        made = []
-        for table in (EVENTS, TRANSITIONS):
-            values = [tuple(row.values()) for row in self.rows(table).to_pylist()]
-            made.append(self._spark.createDataFrame(values, table_schema(table.name)))
-        return Tables(*made)
-
-    def read(self) -> Any:
-        """All rows, as Spark reads them from disk."""
-        return read_journal(self._spark, self.path)
-
-
-@pytest.fixture
-def journal(tmp_path: Path, spark: SparkSession) -> SparkJournal:
-    return SparkJournal(tmp_path / "journal", spark)
-
-
-@pytest.fixture(scope="module")
-def module_journal(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SparkJournal:
-    """A journal that the tests of a module share, because reading it takes seconds."""
-    return SparkJournal(tmp_path_factory.mktemp("module") / "journal", spark)
 
 
 def _assert_table(table: DataFrame, schema: str, rows: list[tuple[Any, ...]]) -> None:

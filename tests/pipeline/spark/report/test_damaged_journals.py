@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dispatcher import JournalError
 from pipeline.journal import Problem
-from pipeline.spark import journal_damage, write_report
+from pipeline.spark import write_report
 
 from ....kit.commands import run_here
 from ....kit.segment_files import segment_path
@@ -22,7 +23,6 @@ from ...journal.reading import problems
 from ..data_source import source
 from .followed_journal import follow
 
-EACH = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 PAIRS = [pytest.param(*KINDS[:2]), *(pytest.param(*KINDS[at : at + 2], marks=pytest.mark.slow) for at in (2, 4, 6, 8))]
 PAIRS += [pytest.param(KINDS[10], KINDS[0], marks=pytest.mark.slow)]
 
@@ -58,42 +58,7 @@ def test_the_report_its_page_and_the_one_compared_with_list_all_damage(
     assert {problem: page.count(f"<li>{problem}</li>") for problem in expected} == expected
 
 
-@EACH
-def test_the_source_skips_the_same_damage_and_logs_it_or_fails_on_it(
-    journal: Path, kind: Kind, caplog: pytest.LogCaptureFixture
-) -> None:
-    kind.damage(journal)
-    expected = problems_in(journal)
-
-    assert batch(journal) == damaged_journals.EVENTS - kind.events
-    assert sorted(caplog.messages) == sorted(f"{journal}: {problem}" for problem in expected)
-    with pytest.raises(JournalError) as failed:
-        batch(journal, mode="FAILFAST")
-    assert any(f"damaged journal: {problem}. See" in str(failed.value) for problem in expected)
-
-
-IN_SEGMENTS = [kind for kind in KINDS if any(lost.has_place for lost in kind.lost) or kind.name == "cut between frames"]
-
-
-@pytest.mark.parametrize("kind", IN_SEGMENTS, ids=[kind.name for kind in IN_SEGMENTS])
-def test_a_stream_skips_the_same_damage_and_logs_it_or_fails_on_it(
-    journal: Path, kind: Kind, caplog: pytest.LogCaptureFixture
-) -> None:
-    kind.damage(journal)
-    expected = [problem for problem in problems_in(journal) if "manifest" not in problem.problem]
-
-    assert stream(journal) == damaged_journals.EVENTS - kind.events
-    assert sorted(caplog.messages) == sorted(f"{journal}: {problem}" for problem in expected)
-    with pytest.raises(JournalError) as failed:
-        stream(journal, mode="FAILFAST")
-    assert any(f"damaged journal: {problem}. See" in str(failed.value) for problem in expected)
-
-
-def test_a_stream_fails_on_a_missing_segment_and_says_what_is_lost(journal: Path) -> None:
-    segment_path(journal, 2).unlink()
-
-    with pytest.raises(JournalError, match=r"segment-00000002\.journal: is missing, and the stream has not read it"):
-        stream(journal)
+Read = Callable[..., int]
 
 
 def batch(journal: Path, **options: str) -> int:
@@ -111,10 +76,32 @@ def stream(journal: Path, **options: str) -> int:
     return sum(rows.num_rows for partition in partitions for rows in reader.read(partition))
 
 
-def test_a_job_lists_all_damage(journal: Path, spark: SparkSession) -> None:
-    KINDS[0].damage(journal)
+IN_SEGMENTS = [kind for kind in KINDS if any(lost.has_place for lost in kind.lost) or kind.name == "cut between frames"]
 
-    assert journal_damage(journal, spark=spark) == list(map(str, problems_in(journal)))
+
+@pytest.mark.parametrize(
+    ("read", "kind"),
+    [*((batch, kind) for kind in KINDS), *((stream, kind) for kind in IN_SEGMENTS)],
+    ids=lambda each: getattr(each, "name", None) or each.__name__,
+)
+def test_the_source_and_a_stream_skip_the_same_damage_and_log_it_or_fail_on_it(
+    journal: Path, read: Read, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind.damage(journal)
+    expected = [each for each in problems_in(journal) if read is batch or "manifest" not in each.problem]
+
+    assert read(journal) == damaged_journals.EVENTS - kind.events
+    assert sorted(caplog.messages) == sorted(f"{journal}: {problem}" for problem in expected)
+    with pytest.raises(JournalError) as failed:
+        read(journal, mode="FAILFAST")
+    assert any(f"damaged journal: {problem}. See" in str(failed.value) for problem in expected)
+
+
+def test_a_stream_fails_on_a_missing_segment_and_says_what_is_lost(journal: Path) -> None:
+    segment_path(journal, 2).unlink()
+
+    with pytest.raises(JournalError, match=r"segment-00000002\.journal: is missing, and the stream has not read it"):
+        stream(journal)
 
 
 def test_a_followed_report_remembers_the_damage_of_earlier_segments(

@@ -38,57 +38,9 @@ ENDS = Ends(frozenset(), frozenset())
 HOUR = 3600
 SEGMENTS = 4
 EVENT_COUNT, TRANSITION_COUNT = 22, 14
-FIRST_SEQ, LAST_SEQ = 11, 32
+FIRST_SEQ, LAST_SEQ = 11, 35
 
 APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
-
-
-def build_segments(folder: Path) -> None:
-    """A journal whose clock jumps forth by hours and back, cut in the middle of lives."""
-    for number, build in enumerate((first_part, second_part, third_part, last_part), start=1):
-        build_segment(folder, number, build)
-
-
-def build_segment(folder: Path, number: int, build: Callable[[JournalBuilder], None]) -> None:
-    builder = JournalBuilder(folder / f"part{number}")
-    for seq in range(1, number):
-        builder.event(2 * seq, "Any", "EVENT")  # with a gap behind it, so a segment of its own
-    build(builder)
-    shutil.copy(segment_path(builder.path, number), folder)
-
-
-def first_part(journal: JournalBuilder) -> None:
-    journal.node(11, "n1:1")
-    journal.node(12, "n2:1")
-    journal.submit(13, APP, 10, queue="a")
-
-
-def second_part(journal: JournalBuilder) -> None:
-    journal.event(14, "RMAppEventType", "APP_NEW_SAVED", APP, 11)
-    journal.move(14, "RMApp", APP, "NEW_SAVING APP_NEW_SAVED SUBMITTED", 11)
-    journal.move(14, "RMAppAttempt", ATTEMPT, "NEW START SUBMITTED", 11)
-    journal.allocate(15, "container_1", "n1:1", 12, application=APP)
-    journal.allocate(16, "container_2", "n2:1", 12, application=APP)
-    journal.event(17, "RMAppEventType", "APP_ACCEPTED", APP, 10 * HOUR, queue_ns=70_000, handling_ns=9_000)
-    journal.move(17, "RMApp", APP, "SUBMITTED APP_ACCEPTED ACCEPTED", 10 * HOUR)
-    journal.event(18, "RMNodeEventType", "STATUS_UPDATE", "n1:1", 10 * HOUR + 1, handling_ns=250_000)
-    journal.move(18, "RMNode", "n1:1", "RUNNING STATUS_UPDATE RUNNING", 10 * HOUR + 1)
-
-
-def third_part(journal: JournalBuilder) -> None:
-    journal.event(19, "RMContainerEventType", "LAUNCHED", "container_1", 9 * HOUR)
-    journal.move(19, "RMContainer", "container_1", "ALLOCATED LAUNCHED RUNNING", 9 * HOUR)
-    journal.complete(20, "container_1", 9 * HOUR + 5)
-    journal.event(21, "RMAppEventType", "KILL", "nobody", 9 * HOUR + 6, outcome="failed", error="KeyError: 'x'")
-    journal.move(21, "RMApp", APP, "ACCEPTED APP_NEW_SAVED ACCEPTED", 9 * HOUR + 6, valid=False)
-    journal.submit(22, "application_1_0002", 9 * HOUR + 7, name="second", queue="b")
-
-
-def last_part(journal: JournalBuilder) -> None:
-    journal.event(23, "RMAppEventType", "ATTEMPT_REGISTERED", APP, 11 * HOUR)
-    journal.move(23, "RMApp", APP, "ACCEPTED ATTEMPT_REGISTERED RUNNING", 11 * HOUR)
-    for seq in range(24, LAST_SEQ + 1):
-        journal.event(seq, "RMNodeEventType", "STATUS_UPDATE", "n2:1", 11 * HOUR + seq, handling_ns=seq * 1000)
 
 
 class Growing:
@@ -139,11 +91,34 @@ class Victim:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The journal as it is in the end, each segment once."""
-    folder = tmp_path_factory.mktemp("whole")
-    build_segments(folder)
-    Manifest(1, SEGMENTS).write(folder, sync=False)
-    return folder
+    """The journal as it is in the end: its clock jumps forth by hours and back, and segments cut lives."""
+    journal = JournalBuilder(tmp_path_factory.mktemp("whole") / "journal")
+    journal.node(11, "n1:1")
+    journal.node(12, "n2:1")
+    journal.submit(13, APP, 10, queue="a")
+
+    journal.event(15, "RMAppEventType", "APP_NEW_SAVED", APP, 11)
+    journal.move(15, "RMApp", APP, "NEW_SAVING APP_NEW_SAVED SUBMITTED", 11)
+    journal.move(15, "RMAppAttempt", ATTEMPT, "NEW START SUBMITTED", 11)
+    journal.allocate(16, "container_1", "n1:1", 12, application=APP)
+    journal.allocate(17, "container_2", "n2:1", 12, application=APP)
+    journal.event(18, "RMAppEventType", "APP_ACCEPTED", APP, 10 * HOUR, queue_ns=70_000, handling_ns=9_000)
+    journal.move(18, "RMApp", APP, "SUBMITTED APP_ACCEPTED ACCEPTED", 10 * HOUR)
+    journal.event(19, "RMNodeEventType", "STATUS_UPDATE", "n1:1", 10 * HOUR + 1, handling_ns=250_000)
+    journal.move(19, "RMNode", "n1:1", "RUNNING STATUS_UPDATE RUNNING", 10 * HOUR + 1)
+
+    journal.event(21, "RMContainerEventType", "LAUNCHED", "container_1", 9 * HOUR)
+    journal.move(21, "RMContainer", "container_1", "ALLOCATED LAUNCHED RUNNING", 9 * HOUR)
+    journal.complete(22, "container_1", 9 * HOUR + 5)
+    journal.event(23, "RMAppEventType", "KILL", "nobody", 9 * HOUR + 6, outcome="failed", error="KeyError: 'x'")
+    journal.move(23, "RMApp", APP, "ACCEPTED APP_NEW_SAVED ACCEPTED", 9 * HOUR + 6, valid=False)
+    journal.submit(24, "application_1_0002", 9 * HOUR + 7, name="second", queue="b")
+
+    journal.event(26, "RMAppEventType", "ATTEMPT_REGISTERED", APP, 11 * HOUR)
+    journal.move(26, "RMApp", APP, "ACCEPTED ATTEMPT_REGISTERED RUNNING", 11 * HOUR)
+    for seq in range(27, LAST_SEQ + 1):
+        journal.event(seq, "RMNodeEventType", "STATUS_UPDATE", "n2:1", 11 * HOUR + seq, handling_ns=seq * 1000)
+    return journal.path
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -214,6 +189,17 @@ def test_tables_equal_the_batch_reports_however_the_journal_grows(
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
+def test_a_journal_is_followed_over_connect(connect_mode: Any, journal: JournalBuilder, tmp_path: Path) -> None:
+    journal.submit(1, "application_1", at=5)
+
+    with all_settings(connect_mode, followed_journal.FOR_FEW_ROWS):
+        _, found = follow_to_the_end(connect_mode, journal.path, tmp_path / "report")
+
+    assert found == FollowProgress(1, 1, 1, 1, 0)
+
+
+@pytest.mark.slow
 def test_a_follower_that_is_killed_continues_where_it_stopped(
     spark: SparkSession, doomed: tuple[Growing, Path, Victim], whole: Path
 ) -> None:
@@ -231,7 +217,9 @@ def test_a_follower_that_is_killed_continues_where_it_stopped(
     journal.grow(2)
     followed, progress = follow_to_the_end(spark, journal.path, output)
 
-    assert progress == FollowProgress(EVENT_COUNT, TRANSITION_COUNT, FIRST_SEQ, LAST_SEQ, 0), f"killed when {what}"
+    assert progress == FollowProgress(EVENT_COUNT, TRANSITION_COUNT, FIRST_SEQ, LAST_SEQ, SEGMENTS - 1), (
+        f"killed when {what}"
+    )
     assert rows_of(followed.tables) == rows_at_hand(whole), f"killed when {what}"
     ended = pq.read_table(followed.tables / "containers").column("end_state").to_pylist()
     assert sorted(map(str, ended)) == ["COMPLETED", "None"]

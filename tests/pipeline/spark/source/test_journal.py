@@ -14,6 +14,7 @@ from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from pipeline.spark import journal_damage, journal_failure, read_journal
 
 from ....kit.segment_files import Manifest, segment_path
+from ...journal_builder import JournalBuilder
 from ..data_source import table_schema
 
 EVENT_SCHEMA = (
@@ -36,13 +37,15 @@ def damage_one_byte(segment: Path) -> None:
     segment.write_bytes(data)
 
 
-def test_rows_come_back_with_nulls_where_there_is_nothing(journal: Any, assert_table: Any) -> None:
+def test_rows_come_back_with_nulls_where_there_is_nothing(
+    journal: JournalBuilder, spark: SparkSession, assert_table: Any
+) -> None:
     journal.event(1, "AType", "A", queue_ns=5, handling_ns=7, outcome="failed", error="ValueError: x")
     journal.event(2, "AType", "B", "ünï", accepted_seq=9, redelivered=True, payload={"a": 1}, enqueued_at=-30)
     journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=2)
     journal.move(2, "Device", "d1", "NEW START NEW", data='{"version":1,"data":{"n":"ü"}}')
 
-    events, transitions = journal.read()
+    events, transitions = read_journal(spark, journal.path)
 
     failed = (1, "rm", "AType", "A", None, 0, 0, 0, 5, 7, "failed", "ValueError: x", None, None, False)
     handled = (2, "rm", "AType", "B", "ünï", -30, 0, 0, 30, 0, "handled", None, '{"a": 1}', 9, True)
@@ -58,33 +61,26 @@ def test_rows_come_back_with_nulls_where_there_is_nothing(journal: Any, assert_t
     )
 
 
-def test_both_tables_equal_the_tables_read_without_spark(journal: Any) -> None:
+def test_both_tables_equal_the_tables_read_without_spark(journal: JournalBuilder, spark: SparkSession) -> None:
     """Four segments, one of them of two frames, and seqs with gaps."""
     for seq in (1, 2, 3, 10, 11, 20, 30):
         journal.submit(seq, f"application_0_{seq}", at=seq)
     journal.event(12, "AType", "A", enqueued_at=3, at=5, error="Ä", outcome="failed")
 
-    for table, found in zip(TABLES, journal.read(), strict=True):
+    for table, found in zip(TABLES, read_journal(spark, journal.path), strict=True):
         rows = [{key: value for key, value in row.asDict().items() if value is not None} for row in found.collect()]
         assert sorted(rows, key=repr) == sorted(read_rows(journal.path, table), key=repr)
 
 
-def test_files_that_are_no_closed_segments_are_not_read(journal: Any) -> None:
-    journal.event(1, "AType", "A")
-    segment = segment_path(journal.path, 1)
-    (journal.path / ".segment-00000002.journal.open").write_bytes(segment.read_bytes())
-    (journal.path / "segment-x.journal").write_text("not a segment")
-
-    assert journal.read().events.count() == 1
-
-
 def test_a_table_without_rows_and_a_journal_without_a_closed_segment_are_empty(
-    journal: Any, spark: SparkSession, tmp_path: Path, assert_table: Any
+    journal: JournalBuilder, spark: SparkSession, tmp_path: Path, assert_table: Any
 ) -> None:
     journal.event(1, "AType", "A")
 
-    assert_table(journal.read().transitions, TRANSITION_SCHEMA, [])
-    assert_table(type(journal)(tmp_path / "none", spark).read().events.select(EVENT_COLUMNS), EVENT_SCHEMA, [])
+    assert_table(read_journal(spark, journal.path).transitions, TRANSITION_SCHEMA, [])
+    assert_table(
+        read_journal(spark, JournalBuilder(tmp_path / "none").path).events.select(EVENT_COLUMNS), EVENT_SCHEMA, []
+    )
 
 
 def test_a_folder_without_a_journal_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
@@ -95,7 +91,7 @@ def test_a_folder_without_a_journal_is_refused_in_one_line(spark: SparkSession, 
 
 
 def test_a_relative_path_is_looked_up_in_the_current_folder_and_a_uri_of_a_file_is_a_path(
-    journal: Any, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    journal: JournalBuilder, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers are somewhere else."""
     journal.event(1, "AType", "A")
@@ -111,7 +107,7 @@ def test_a_uri_of_another_file_system_is_refused(spark: SparkSession, uri: str) 
         read_journal(spark, uri)
 
 
-def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: SparkSession) -> None:
+def test_an_unknown_column_is_refused_before_anything_runs(journal: JournalBuilder, spark: SparkSession) -> None:
     journal.event(1, "AType", "A")
 
     with pytest.raises(DispatcherError, match=r"table events has no column state; it has seq, dispatcher, "):
@@ -129,7 +125,7 @@ def test_the_schema_has_the_declared_columns_in_order(table: Any) -> None:
 
 
 @pytest.fixture
-def damaged(journal: Any) -> Path:
+def damaged(journal: JournalBuilder) -> Path:
     """Three segments: one sound, one with a damaged frame and a whole one, one that is gone."""
     journal.event(1, "AType", "A")
     journal.event(11, "AType", "A")
@@ -157,12 +153,6 @@ def test_a_long_list_of_damage_is_cut_and_the_rest_counted(damaged: Path, monkey
     monkeypatch.setattr("pipeline.spark.source.journal._LINES", 1)
 
     assert journal_damage(damaged)[1:] == [f"1 more; see: dispatcher journal verify {damaged}"]
-
-
-def test_a_sound_journal_has_no_damage(journal: Any, spark: SparkSession) -> None:
-    journal.submit(1, "application_0_0001")
-
-    assert journal_damage(journal.path, spark=spark) == []
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ SECOND = 1_000_000_000
 def spread(journal: Any) -> Path:
     """Three segments, of seq and time 1, 11 and 21."""
     for seq in (1, 11, 21):
-        journal.event(seq, "AType", "A" if seq < 20 else "B", at=seq)
+        journal.event(seq, "AType", {1: "A", 11: "A and B", 21: "B"}[seq], at=seq)
         journal.move(seq, "RMApp", "a", "NEW START RUNNING", at=seq)
     path: Path = journal.path
     return path
@@ -147,21 +147,31 @@ def test_rows_are_asked_for_where_no_other_segment_is_read(spread: Path, spark: 
 
 
 @pytest.mark.parametrize(
-    ("where", "segments"),
+    ("where", "segments", "seqs"),
     [
-        ("seq = 11", "2"),
-        ("seq > 1 AND seq <= 20", "2"),
-        ("seq in (1, 11)", "12"),
-        ("SEQ BETWEEN 11 AND 40", "23"),
-        (f"started_at >= {11 * SECOND} and event_type = 'B'", "23"),
-        ("event_type = 'B'", "123"),
-        ("entity = 'x' and handling_ns > 5", "123"),
+        ("seq = 11", "2", [11]),
+        ("seq > 1 AND seq < 21 and seq <= 30", "2", [11]),
+        ("seq in (1, 11)", "12", [1, 11]),
+        ("SEQ BETWEEN 11 AND 40", "23", [11, 21]),
+        (f"started_at >= {11 * SECOND} and event_type = 'B'", "23", [21]),
+        ("event_type = 'B'", "123", [21]),
+        ("Event_Type in ('A and B', 'C') and seq >= -1", "123", [11]),
+        ("outcome in ('failed', 'handled') and outcome = 'failed'", "123", []),
+        ("entity = 'x' and handling_ns > 5 and redelivered == TRUE", "123", [1, 11, 21]),
+        ("event_type = 5 and seq = 'a' and outcome = true", "123", [1, 11, 21]),  # Spark would convert these
     ],
 )
-def test_only_segments_that_can_hold_such_a_row_are_read(spread: Path, where: str, segments: str) -> None:
+def test_only_segments_and_frames_that_can_hold_such_a_row_are_read(
+    spread: Path, where: str, segments: str, seqs: list[int]
+) -> None:
     asked = source(spread, where=where)
+    reader = asked.reader(asked.schema())
 
-    assert "".join(numbers(list(asked.reader(asked.schema()).partitions()))) == segments
+    partitions = list(reader.partitions())
+
+    assert "".join(numbers(partitions)) == segments
+    read = [row["seq"] for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    assert read == seqs
 
 
 def test_views_in_sql_take_the_option_too(spread: Path, spark: SparkSession) -> None:
@@ -211,7 +221,7 @@ def test_only_the_columns_of_the_users_schema_are_decoded(spread: Path, spark: S
     assert_table(
         reader().schema("event_type string, seq long not null").load(str(spread)),
         "event_type string, seq long",
-        [("A", 1), ("A", 11), ("B", 21)],
+        [("A", 1), ("A and B", 11), ("B", 21)],
     )
     assert_table(
         reader().option("columns", "seq, outcome").load(str(spread)).where("seq = 1"),
@@ -230,6 +240,11 @@ def test_an_unknown_column_fails_before_any_task(spread: Path, spark: SparkSessi
     assert failure.startswith("the journal's table events has no column sate; it has seq, dispatcher, ")
 
 
+NO_COMPARISON = r"is not a comparison of a column with a value\. Join comparisons with"
+NO_COMPARISONS = ["", "seq", "seq = 1 and", "seq = 1 or seq = 2", "not seq = 1", "(seq = 1)", "seq = 1.5", "1 = seq"]
+NO_COMPARISONS += ["entity = 'it''s'"]
+
+
 @pytest.mark.parametrize(
     ("options", "door", "column", "said"),
     [
@@ -246,6 +261,7 @@ def test_an_unknown_column_fails_before_any_task(spread: Path, spark: SparkSessi
         ({"table": "damage"}, "streamReader", "problem string", "the table damage cannot be streamed"),
         ({"path": "s3://b/j"}, "reader", "seq long", "^s3://b/j: "),
         ({"path": None}, "reader", "seq long", "the path is missing"),
+        *(({"where": text}, "reader", "seq long", NO_COMPARISON) for text in NO_COMPARISONS),
         ({}, "reader", "seq timestamp", r"events\.seq has the type bigint, not timestamp\. Read it with its own type"),
     ],
 )

@@ -75,12 +75,14 @@ def seqs(reader: Any, start: int, end: int) -> list[int]:
 # -- offsets -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_without_a_journal_has_nothing_to_read_yet(tmp_path: Path) -> None:
-    reader = stream_reader(tmp_path / "nothing")
+def test_a_stream_waits_for_its_journal(growing: Growing) -> None:
+    reader = stream_reader(growing.path)
 
     assert reader.initialOffset() == {"segment": 0}
     assert reader.latestOffset({"segment": 0}, limits.ReadAllAvailable()) == {"segment": 0}
     assert reader.partitions({"segment": 0}, {"segment": 0}) == []
+    growing.grow(2)
+    assert reader.latestOffset({"segment": 0}, limits.ReadAllAvailable()) == {"segment": 2}
 
 
 def test_a_batch_has_the_segments_between_its_offsets_however_often_it_is_read(growing: Growing) -> None:
@@ -256,16 +258,3 @@ def test_a_restarted_query_goes_on_where_it_stopped(growing: Growing, spark: Spa
 
     run(stream(fail_on_data_loss=False), tmp_path)
     assert written(spark, tmp_path) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]
-
-
-def test_a_stream_waits_for_its_journal(growing: Growing, spark: SparkSession) -> None:
-    writer = stream_journal(spark, growing.path).events.writeStream.format("memory").queryName("waiting")
-    query = writer.trigger(processingTime="0 seconds").start()
-    try:
-        query.processAllAvailable()
-        assert spark.table("waiting").count() == 0
-        growing.grow(2)
-        query.processAllAvailable()
-        assert sorted(row.seq for row in spark.table("waiting").collect()) == [1, 2, 3, 4]
-    finally:
-        query.stop()
