@@ -47,29 +47,21 @@ def test_the_daemon_uses_the_modules_that_are_patched(daemon: ast.Module, name: 
     assert name in imported, f"pyspark.daemon does not import {name} as a module: {relies('process.py')}"
 
 
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
-def test_a_worker_asks_for_the_default_action_of_the_signals_that_end_it(daemon: ast.Module, name: str) -> None:
-    asked = f"signal.signal({name}, SIG_DFL)"
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("worker", "signal.signal(SIGHUP, SIG_DFL)"),
+        ("worker", "signal.signal(SIGTERM, SIG_DFL)"),
+        ("manager", "os.fork("),
+        ("manager", "os._exit("),
+        ("manager", "gc.collect()"),  # after a task: without it there would be nothing to freeze
+        ("manager", "os.environ.get('SPARK_REUSE_WORKER')"),
+    ],
+)
+def test_the_daemon_and_its_workers_call_what_is_patched_or_read(daemon: ast.Module, function: str, call: str) -> None:
+    found = [each for each in calls_in(daemon, function) if each.startswith(call)]
 
-    assert asked in calls_in(daemon, "worker"), f"a worker does not call {asked}: {relies('process.py')}"
-
-
-def test_a_worker_leaves_by_os_exit(daemon: ast.Module) -> None:
-    calls = calls_in(daemon, "manager")
-
-    assert [call for call in calls if call.startswith("os.fork(")], f"os.fork() makes no worker: {relies('process.py')}"
-    assert [call for call in calls if call.startswith("os._exit(")], f"no os._exit(): {relies('process.py')}"
-
-
-def test_a_worker_collects_garbage_after_its_task(daemon: ast.Module) -> None:
-    """Without it there would be nothing to freeze."""
-    assert "gc.collect()" in calls_in(daemon, "manager"), relies("process.py")
-
-
-def test_workers_read_from_the_environment_whether_they_are_reused(daemon: ast.Module) -> None:
-    asked = "os.environ.get('SPARK_REUSE_WORKER')"
-
-    assert asked in calls_in(daemon, "manager"), f"the daemon does not read {asked}: {relies('process.py')}"
+    assert found, f"{function} does not call {call}: {relies('process.py')}"
 
 
 def test_the_file_that_a_worker_writes_to_has_the_name_that_is_looked_for() -> None:

@@ -62,14 +62,6 @@ class Clock:
         return self.now_s
 
 
-def test_flush_sends_what_the_buffer_holds(connection: Connection) -> None:
-    connection.file.write(b"rows")
-
-    connection.output.flush()
-
-    assert connection.reader.recv(100) == b"rows"
-
-
 @on_linux
 def test_neither_end_waits_for_an_acknowledgement_of_a_small_packet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nagle's algorithm and delayed acknowledgements together take 40 ms, twice for each task."""
