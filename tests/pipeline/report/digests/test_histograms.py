@@ -111,16 +111,6 @@ def test_both_ways_of_counting_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken(counted) == taken(ordered)
 
 
-def test_groups_are_full_by_their_distinct_rows() -> None:
-    groups = GroupedHistograms()
-    for _ in range(10):
-        groups.add(np.array([1, 2]), np.array([5, 5]))
-
-    assert not groups.is_full(4)
-    assert {row[2] for row in taken(groups)} == {10}
-    assert taken(groups) == set()
-
-
 def test_groups_that_are_full_are_those_that_merging_leaves_large() -> None:
     """Groups counted as full once half of the room was taken, by rows that merging would have left few of."""
     groups = GroupedHistograms()
@@ -132,6 +122,7 @@ def test_groups_that_are_full_are_those_that_merging_leaves_large() -> None:
 
     assert groups.is_full(10)
     assert [row[2] for row in sorted(taken(groups))] == [3, 3, 3, 1, 1, 1]
+    assert taken(groups) == set()
 
 
 def test_times_outside_belong_to_the_nearest_interval() -> None:

@@ -138,13 +138,6 @@ def test_each_subject_has_a_sentence(given: str, said: str) -> None:
     assert re.fullmatch(re.escape(said).replace(r"\.\.\.", ".*"), f"{about}: {sentence(figure)}")
 
 
-def test_entities_that_have_left_their_state_are_not_stuck() -> None:
-    tables = small_tables()
-    tables["stuck_entities"][0]["is_open"] = False
-
-    assert "Stuck and slow" not in by_name(tables)
-
-
 def test_totals_count_more_than_the_rows_on_the_page() -> None:
     totals = {"containers": 1500, "nodes": 7000, "oversubscribed_nodes": 6000, "unknown_transitions": 12}
 

@@ -10,7 +10,7 @@ pytest.importorskip("duckdb")
 
 
 from pipeline.report.plots import plots, plots_over_time
-from pipeline.report.plots.plot_style import event_name, label, time_axis
+from pipeline.report.plots.plot_style import event_name, time_axis
 
 from ..page.page_rows import SECOND, small_tables
 
@@ -40,11 +40,6 @@ def test_times_are_in_a_unit_that_suits_the_run(span_s: int, place: float, unit:
 
     assert (axis.unit, axis.place(65 * SECOND)) == (unit, pytest.approx(place))
     assert axis.scale().title == f"time since the start of the run ({unit})"
-
-
-def test_a_missing_name_reads_unknown() -> None:
-    assert label(None) == "(unknown)"
-    assert label("<b>") == "<b>"
 
 
 def test_an_events_name_is_its_class_and_type() -> None:

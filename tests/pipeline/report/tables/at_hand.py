@@ -20,11 +20,12 @@ from pipeline.report.tables.registry import COMPARISON, TABLES, ReportColumn, Re
 from pipeline.report.tables.sql import add_declared
 from pipeline.report.tables.writing import HELPERS, Finish, rows_of_entities  # noqa: F401
 
-from ...journal_builder import JournalBuilder, table_of
+from ...journal_builder import SECOND, JournalBuilder, table_of
 
 NAMES = tuple(table.name for table in TABLES)
 
 Rows = list[tuple[Any, ...]]
+Move = dict[str, Any]
 Declared = Sequence[tuple[str, ...]]
 Digest = Mapping[str, pa.Table]
 NONE = slice(0, 0)
@@ -60,6 +61,13 @@ class Tables:
         found = self._database.execute(f"FROM {name}")
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def move(seq: int, entity: str, what: str, at: int = 0, *, machine: str = "M", valid: bool = True) -> Move:
+    """A transition. `what`: from_state, event_type and to_state; `at` in seconds."""
+    from_state, event_type, to_state = what.split()
+    named = {"machine": machine, "from_state": from_state, "event_type": event_type, "to_state": to_state}
+    return named | {"seq": seq, "entity": entity, "at": at * SECOND, "valid": valid}
 
 
 def in_order(rows: Iterable[tuple[Any, ...]]) -> Rows:

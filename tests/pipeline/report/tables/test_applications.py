@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ...journal_builder import SECOND
-from .at_hand import in_order, of_relations
+from .at_hand import Move, in_order, move, of_relations
 
 pytestmark = pytest.mark.long
 
@@ -36,14 +36,8 @@ def test_waiting_is_summed_up_per_user_of_a_queue() -> None:
     )
 
 
-def move(seq: int, entity: str, what: str, at: int, machine: str) -> dict[str, Any]:
-    from_state, event_type, to_state = what.split()
-    named = {"machine": machine, "from_state": from_state, "event_type": event_type, "to_state": to_state}
-    return named | {"seq": seq, "entity": entity, "at": at * SECOND, "valid": True}
-
-
-def app(seq: int, entity: str, what: str, at: int) -> dict[str, Any]:
-    return move(seq, entity, what, at, "RMApp")
+def app(seq: int, entity: str, what: str, at: int) -> Move:
+    return move(seq, entity, what, at, machine="RMApp")
 
 
 ATTEMPT = "appattempt_0_0001_000001"
@@ -51,9 +45,9 @@ LIFE = [
     app(1, APP_1, "NEW START NEW_SAVING", 11),
     app(2, APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", 13),
     app(3, APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED", 16),
-    move(4, ATTEMPT, "NEW START SUBMITTED", 16, "RMAppAttempt"),
-    move(5, ATTEMPT, "SUBMITTED ATTEMPT_ADDED SCHEDULED", 17, "RMAppAttempt"),
-    move(6, ATTEMPT, "SCHEDULED CONTAINER_ALLOCATED ALLOCATED_SAVING", 26, "RMAppAttempt"),
+    move(4, ATTEMPT, "NEW START SUBMITTED", 16, machine="RMAppAttempt"),
+    move(5, ATTEMPT, "SUBMITTED ATTEMPT_ADDED SCHEDULED", 17, machine="RMAppAttempt"),
+    move(6, ATTEMPT, "SCHEDULED CONTAINER_ALLOCATED ALLOCATED_SAVING", 26, machine="RMAppAttempt"),
     app(7, APP_1, "ACCEPTED ATTEMPT_LAUNCHED ACCEPTED", 29),
     app(8, APP_1, "ACCEPTED ATTEMPT_REGISTERED RUNNING", 31),
     app(9, APP_1, "RUNNING ATTEMPT_UNREGISTERED FINAL_SAVING", 51),

@@ -7,20 +7,16 @@ from typing import Any
 
 import pytest
 
-from .at_hand import Rows, in_order, of_relations
+from .at_hand import Rows, in_order, move, of_relations
 
 pytestmark = pytest.mark.long
 
 EVENT = ("seq", "event_class", "event_type", "entity", "outcome", "error", "payload")
-MOVE = ("machine", "from_state", "event_type", "to_state")
 APP_1, APP_2, APP_3 = (f"application_0_000{number}" for number in (1, 2, 3))
 
 
 def found(events: list[tuple[Any, ...]], moves: list[tuple[int, str, str, str]]) -> Rows:
-    rows = [
-        dict(zip(MOVE, (machine, *what.split()), strict=True)) | {"seq": seq, "entity": entity, "at": 0, "valid": True}
-        for seq, machine, entity, what in moves
-    ]
+    rows = [move(seq, entity, what, machine=machine) for seq, machine, entity, what in moves]
     return of_relations(kept_event=[dict(zip(EVENT, event, strict=True)) for event in events], move=rows)["failures"]
 
 

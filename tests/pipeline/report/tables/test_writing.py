@@ -43,10 +43,10 @@ DECLARED = [
 ]
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> JournalBuilder:
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> JournalBuilder:
     """Two applications, a node that comes back, a container that runs on, and one of each that went wrong."""
-    journal = JournalBuilder(tmp_path / "journal")
+    journal = JournalBuilder(tmp_path_factory.mktemp("run") / "journal")
     journal.node(1, "h1:1", memory_mb=2048, gpus=2)
     journal.submit(2, APP_1, 1)
     journal.submit(3, APP_2, 2, queue="other")
@@ -71,20 +71,31 @@ def written(parts: list[Path], folder: Path) -> dict[str, Rows]:
     return at_hand.written(parts, folder, DECLARED)
 
 
-def test_each_table_has_a_folder_and_rows_and_nothing_else_is_left(journal: JournalBuilder, tmp_path: Path) -> None:
-    tables = written(write_parts(journal, tmp_path), tmp_path / "tables")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the tables."""
+    return tmp_path_factory.mktemp("whole") / "tables"
 
-    assert tables.keys() == {table.name for table in TABLES}
-    assert {name for name, rows in tables.items() if not rows} == {"damage"}
+
+@pytest.fixture(scope="module")
+def whole(journal: JournalBuilder, folder: Path) -> dict[str, Rows]:
+    """The tables of the journal as one part, which are in the folder."""
+    return written(write_parts(journal, folder.parent), folder)
+
+
+def test_each_table_has_a_folder_and_rows_and_nothing_else_is_left(
+    journal: JournalBuilder, whole: dict[str, Rows]
+) -> None:
+    assert whole.keys() == {table.name for table in TABLES}
+    assert {name for name, rows in whole.items() if not rows} == {"damage"}
     expected = of_journal(journal, DECLARED)
-    assert {name: rows for name, rows in tables.items() if rows != rounded(expected[name])} == {}
+    assert {name: rows for name, rows in whole.items() if rows != rounded(expected[name])} == {}
 
 
-def test_columns_that_are_declared_without_nulls_have_none(journal: JournalBuilder, tmp_path: Path) -> None:
-    written(write_parts(journal, tmp_path), tmp_path / "tables")
-
+@pytest.mark.usefixtures("whole")
+def test_columns_that_are_declared_without_nulls_have_none(folder: Path) -> None:
     for table in TABLES:
-        found = pq.read_table(tmp_path / "tables" / table.name)
+        found = pq.read_table(folder / table.name)
         assert found.column_names == [column.name for column in table.columns]
         nulls = {column.name for column in table.columns if found.column(column.name).null_count}
         assert nulls <= {column.name for column in table.columns if column.nullable}, table.name
@@ -92,10 +103,9 @@ def test_columns_that_are_declared_without_nulls_have_none(journal: JournalBuild
 
 @pytest.mark.parametrize("at_once", [1, 5])
 def test_a_journal_in_parts_has_the_same_tables_merged_or_not(
-    journal: JournalBuilder, tmp_path: Path, at_once: int
+    journal: JournalBuilder, whole: dict[str, Rows], tmp_path: Path, at_once: int
 ) -> None:
     parts = write_parts(journal, tmp_path, at_once=at_once)
-    whole = written(write_parts(journal, tmp_path / "whole"), tmp_path / "expected")
 
     first, second = tmp_path / "first", tmp_path / "second"
     at_hand.merge_parts(parts[:2], first, DECLARED)
@@ -106,15 +116,11 @@ def test_a_journal_in_parts_has_the_same_tables_merged_or_not(
     assert written([second], tmp_path / "of one") == whole
 
 
-def test_a_folder_s_name_is_no_pattern(journal: JournalBuilder, tmp_path: Path) -> None:
-    other, odd = tmp_path / "run1", tmp_path / "run[1]"
-    write_parts(journal, other)
-    none = written([], other / "tables")
+def test_a_folder_s_name_is_no_pattern(journal: JournalBuilder, whole: dict[str, Rows], tmp_path: Path) -> None:
+    odd = tmp_path / "run[1]"
+    (tmp_path / "run1").mkdir()
 
-    found = written(write_parts(journal, odd), odd / "tables")
-
-    assert found["applications"] != none["applications"]
-    assert found["key_figures"] != none["key_figures"]
+    assert written(write_parts(journal, odd), odd / "tables") == whole
 
 
 def test_a_merged_digest_forgets_the_lives_that_have_ended(journal: JournalBuilder, tmp_path: Path) -> None:
@@ -131,9 +137,8 @@ def test_a_merged_digest_forgets_the_lives_that_have_ended(journal: JournalBuild
     assert rows_of_entities([tmp_path / "merged"]) < rows_of_entities(parts)
 
 
-def test_key_figures_are_those_of_the_tables(journal: JournalBuilder, tmp_path: Path) -> None:
-    tables = written(write_parts(journal, tmp_path), tmp_path / "tables")
-    figures = {(subject, metric): value for subject, metric, _, value in tables["key_figures"]}
+def test_key_figures_are_those_of_the_tables(whole: dict[str, Rows]) -> None:
+    figures = {(subject, metric): value for subject, metric, _, value in whole["key_figures"]}
 
     expected = {
         ("run", "events"): 8.0,
