@@ -119,15 +119,11 @@ def test_transitions_of_older_releases_are_counted_with_the_releases_and_are_no_
     ]
 
 
-@pytest.mark.parametrize("release", ["2.4", "2.7"])
-def test_the_tables_of_its_own_release_allow_an_older_log(older: Path, release: str) -> None:
-    done = run(older, "--strict", "--release", release)
+def test_the_tables_of_its_own_release_allow_an_older_log_and_those_of_another_do_not(older: Path) -> None:
+    for release in ("2.4", "2.7"):
+        own = run(older, "--strict", "--release", release)
+        assert (own.code or 0, "older releases" in own.out) == (0, False)
 
-    assert done.code in (0, None)
-    assert "older releases" not in done.out
-
-
-def test_the_tables_of_another_release_do_not(older: Path) -> None:
     done = run(older, "--strict", "--release", "3")
 
     assert done.code == 1

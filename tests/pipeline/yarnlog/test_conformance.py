@@ -15,28 +15,18 @@ RMApp ACCEPTED ATTEMPT_REGISTERED RUNNING
     fine
 RMApp NEW START RUNNING
     RMApp: START does not lead from NEW to RUNNING, only to NEW_SAVING, SUBMITTED
-RMAppAttempt LAUNCHED REGISTERED RUNNING
-    fine
 RMAppAttempt NEW REGISTERED RUNNING
     RMAppAttempt: REGISTERED does not lead from NEW to RUNNING, only to FAILED, FINAL_SAVING
 RMContainer ACQUIRED - RUNNING
     fine
 RMContainer COMPLETED - RUNNING
     RMContainer: no event leads from COMPLETED to RUNNING, only to COMPLETED
-RMNode RUNNING - LOST
-    fine
 RMNode LOST - RUNNING
     RMNode: no event leads from LOST to RUNNING, only to LOST
-MRJob SETUP - RUNNING
-    fine
 MRJob ERROR - RUNNING
     MRJob: no event leads from ERROR to RUNNING, only to ERROR
-MRTask SCHEDULED - RUNNING
-    fine
 MRTask FAILED - RUNNING
     MRTask: no event leads from FAILED to RUNNING, only to FAILED
-MRTaskAttempt ASSIGNED - RUNNING
-    fine
 MRTaskAttempt KILLED - RUNNING
     MRTaskAttempt: no event leads from KILLED to RUNNING, only to KILLED
 RMApp NEW START NEWER
@@ -47,8 +37,6 @@ NMApplication FINISHED - NEW
     NMApplication: no event leads from FINISHED to NEW, only to FINISHED
 NMContainer NEW - WHEREVER
     NMContainer has no state WHEREVER
-LocalizedResource INIT - DOWNLOADING
-    fine
 LocalizedResource FAILED - INIT
     LocalizedResource: no event leads from FAILED to INIT, only to none
 Task NEW - WHEREVER

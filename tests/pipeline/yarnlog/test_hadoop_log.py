@@ -2,64 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipeline.yarnlog.files import read_log
-from pipeline.yarnlog.summary import summarize
+pytest.importorskip("pyarrow")
 
-from .written import records
+from ...kit.commands import run_here
 
 LOG = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
+COUNTS = """
+in 1 file 2,000 / parsed 92 92 / transition 67 67 / handling 16 16 / registration 9 9 / unparsed 1,908
+MRTask 22 0 / MRJob 3 0
+"""
+"""As many as there are lines with Transitioned, with Processing the event, and with Registering class."""
+OLDER = "MRTaskAttempt 42 0 / MRTaskAttempt: 1 of Hadoop before 2.3, 2.4, 2.7"
 
 
-@pytest.fixture(scope="module")
-def found() -> list[Any]:
-    if not LOG.is_file():
-        pytest.skip("no Hadoop log of loghub beside this checkout")
-    return list(read_log(LOG))
+@pytest.mark.skipif(not LOG.is_file(), reason="no Hadoop log of loghub beside this checkout")
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [("", OLDER), ("2.4", "MRTaskAttempt 42 0"), ("2.7", "MRTaskAttempt 42 0"), ("3", "MRTaskAttempt 42 1")],
+)
+def test_its_transitions_are_those_of_a_hadoop_2(release: str, said: str) -> None:
+    done = run_here("yarn-log", LOG, "--strict", *(("--release", release) if release else ()))
 
-
-def test_every_line_is_in_exactly_one_of_parsed_and_unparsed(found: list[Any]) -> None:
-    lines = LOG.read_bytes().decode().split("\r\n")
-
-    # No record of this log has a second line.
-    assert [(one.line, one.text) for one in found] == list(enumerate(lines, 1))
-
-
-def test_what_is_parsed_are_the_lines_of_the_known_kinds(found: list[Any]) -> None:
-    parsed = records(found)
-
-    assert Counter(record.message.kind for record in parsed) == {"transition": 67, "handling": 16, "registration": 9}
-    assert {record.text for record in parsed} == {
-        one.text
-        for one in found
-        for word in ("Transitioned", "Processing the", "Registering class")
-        if word in one.text
-    }
-
-
-def test_all_67_transitions_are_of_the_right_machine_and_one_is_of_an_older_table(
-    found: list[Any],
-) -> None:
-    transitions = [one for one in records(found) if one.message.kind == "transition"]
-
-    machines = {"job": "MRJob", "task": "MRTask", "attempt": "MRTaskAttempt"}
-    for record in transitions:
-        assert record.message.machine == machines[record.message.entity.partition("_")[0]]
-    summary = summarize([LOG])
-    assert summary.transitions_by_machine == {"MRTaskAttempt": 42, "MRTask": 22, "MRJob": 3}
-    assert (summary.lines, summary.parsed_lines, summary.unparsed_lines) == (2000, 92, 1908)
-    assert summary.mismatches == []
-    assert summary.older_by_releases == {("MRTaskAttempt", ("2.0", "2.4", "2.7")): 1}
-
-
-@pytest.mark.parametrize(("release", "lines"), [("2.4", []), ("2.7", []), ("3", [799])])
-def test_it_is_the_log_of_a_hadoop_2(release: str, lines: list[int], found: list[Any]) -> None:
-    summary = summarize([LOG], release=release)
-
-    assert [one.line for one in summary.mismatches] == lines
-    assert summary.mismatches_by_machine.total() == len(lines)
+    lines = {" ".join(line.split()) for line in done.out.splitlines()}
+    expected = [each.strip() for part in f"{COUNTS.strip()}\n{said}".splitlines() for each in part.split("/")]
+    assert [each for each in expected if each not in lines] == []
+    assert (done.code or 0) == (release == "3")
+    assert (f"{LOG}:799: " in done.out) == (release == "3")

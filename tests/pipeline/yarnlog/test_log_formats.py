@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from pipeline.yarnlog.clock import LogClock
 
 from . import written
 from .written import (
@@ -111,17 +109,6 @@ def test_a_line_belongs_to_the_record_before_unless_it_begins_with_a_time_and_a_
     assert line_counts(found) == ([1, 1] if is_header else [2])
 
 
-@pytest.mark.parametrize(
-    ("time", "hour"),
-    [("2021-07-23 10:06:36", 8), ("2021-11-23 10:06:36", 9), ("2021-11-23 10:06:36Z", 10)],
-    ids=["summer", "winter", "with a zone"],
-)
-def test_times_without_a_zone_are_of_the_zone_that_is_named(time: str, hour: int) -> None:
-    [record] = parsed(prefixed(str, f"{time} INFO {LOGGER}: {MOVE}"), clock=LogClock("Europe/Berlin"))
-
-    assert record.at == int(datetime.fromisoformat(f"{time[:10]} {hour:02}:06:36Z").timestamp()) * 10**9
-
-
 @pytest.mark.parametrize("layout", UNTIMED.values(), ids=UNTIMED)
 def test_a_layout_without_a_time_is_parsed_with_the_time_of_the_prefix(layout: Layout) -> None:
     [bare], _ = parse(prefixed(str, layout(MOVE)))
@@ -166,32 +153,11 @@ def test_a_prefix_before_every_line_changes_no_record(texts: list[str], name: st
     assert records(prefixed(PREFIXES[name][0], "\n".join(texts))) == plain
 
 
-@given(
-    st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=20),
-    st.sampled_from(sorted(LAYOUTS)),
-    st.sampled_from(sorted(PREFIXES)),
-)
-def test_a_prefix_changes_no_record_in_any_layout(messages: list[str], layout: str, name: str) -> None:
-    text = "\n".join(map(LAYOUTS[layout], messages))
-
-    found = records(prefixed(PREFIXES[name][0], text))
-
-    assert found == records(prefixed(str, text))
-    assert len(found) == len(messages)
-
-
 @given(st.lists(st.sampled_from(MESSAGES), min_size=1), st.text(alphabet=" \t\x0b\x0c\xa0", max_size=5))
 def test_blanks_at_the_end_change_no_record(messages: list[str], blanks: str) -> None:
     text = "\n".join(map(PLAIN, messages))
 
     assert records(prefixed(lambda line: line + blanks, text)) == records(prefixed(str, text))
-
-
-def test_an_indented_log_keeps_the_stack_traces_as_they_are() -> None:
-    [record], _ = parse(prefixed(PREFIXES["blanks"][0], "\n".join(REFUSAL)))
-
-    assert record.line_count == 3
-    assert record.message.error == REFUSAL[1]
 
 
 def test_containers_that_alternate_have_records_of_their_own() -> None:

@@ -50,11 +50,6 @@ def test_lines_after_a_message_of_no_kind_and_before_the_first_record_are_unpars
     assert parse("STARTUP_MSG", "", MOVE)[:2] == [(1, "STARTUP_MSG"), (2, "")]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
-def test_the_end_of_a_line_is_no_part_of_it(end: bytes) -> None:
-    assert parsed([OTHER.encode() + end]) == [(1, OTHER)]
-
-
 def test_bytes_that_are_no_utf_8_are_kept_or_replaced() -> None:
     line = OTHER.encode() + b"\xff\xe4"
 
