@@ -11,24 +11,20 @@ from importlib.metadata import PackageNotFoundError, entry_points
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from dispatcher import ConfigError
 from pipeline.cli import doctor_command
 from pipeline.cli.wheels import LACKING, PYTHONS, newest_python
 
+from ...kit.commands import run_here
+
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
 
-app = typer.Typer()
-app.command()(doctor_command.doctor)
 
-
-def run(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
+def run(*arguments: str) -> tuple[object, dict[str, tuple[str, str]]]:
     """The exit code; and by subject, whether it is there and the rest of the line."""
-    done = CliRunner().invoke(app, arguments)
-    lines = [line.split(None, 2) for line in done.stdout.splitlines()]
-    return done.exit_code, {subject: (state, text) for state, subject, text in lines}
+    done = run_here("doctor", *arguments)
+    lines = [line.split(None, 2) for line in done.out.splitlines()]
+    return done.code or 0, {subject: (state, text) for state, subject, text in lines}
 
 
 def requirements(monkeypatch: pytest.MonkeyPatch, *texts: str, **installed: str) -> None:
@@ -150,6 +146,7 @@ def test_a_command_is_checked_for_what_it_needs_and_lacks(monkeypatch: pytest.Mo
 
     assert (exit_code, list(lines)) == (1, ["python", "spark", "java", "memory"])
     assert "JAVA_HOME is /nowhere" in lines["java"][1]
+    assert run("config")[0] == 0
 
 
 def test_the_command_works_without_the_packages_that_it_finds_missing() -> None:
@@ -163,10 +160,6 @@ def test_the_command_works_without_the_packages_that_it_finds_missing() -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("ok    python ")
-
-
-def test_a_command_that_lacks_nothing_ends_with_0() -> None:
-    assert run("config")[0] == 0
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -184,10 +177,10 @@ def test_a_port_that_is_taken_is_named() -> None:
 def test_few_descriptors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 4096))
 
-    assert doctor_command._descriptors() == doctor_command.DoctorFinding(
-        "descriptors",
-        "256 at most for a process, and 1,024 are advisable: ulimit -n 1024",
-        "256 for a process, 4,096 at most",
+    assert run("--port", "1")[1]["descriptors"] == (
+        "lacks",
+        "256 at most for a process, and 1,024 are advisable: ulimit -n 1024 "
+        "(for: daemons with many connections, reports of many segments)",
     )
 
 
@@ -204,8 +197,10 @@ def test_the_least_limit_of_the_cgroups_above_counts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_command_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="expected one of changes, config"):
-        doctor_command.doctor("fly")
+    done = run_here("doctor", "fly")
+
+    assert done.code == 2
+    assert "expected one of changes, config" in done.err
 
 
 def test_every_command_is_known_to_the_doctor() -> None:

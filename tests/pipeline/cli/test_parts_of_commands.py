@@ -88,13 +88,10 @@ def test_the_rate_is_that_of_the_last_seconds_not_the_mean_since_the_start() -> 
 def test_the_first_rate_is_the_mean_since_the_start() -> None:
     rate = PresentRate()
 
+    assert PresentRate().of(at(0.0, 0)) == 0
     assert rate.of(at(2.0, 1000)) == 500
     assert rate.of(at(2.0, 1000)) == 0
     assert rate.of(at(3.0, 1100)) == 100
-
-
-def test_no_time_has_no_rate() -> None:
-    assert PresentRate().of(at(0.0, 0)) == 0
 
 
 MASTERS = """

@@ -13,16 +13,9 @@ import pytest
 from dispatcher.journal import verify
 
 from ...kit.commands import COMMAND, SAMPLE, TIMEOUT_S, Ended, read_until, run_here, start_command
+from ..sweep.small import JOBS
 
 pytestmark = pytest.mark.long
-
-JOBS = """
-{"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
-  [{"container.host": "/r/node1", "container.start.ms": 0, "container.end.ms": 20}]}
-{"job.start.ms": 5, "job.queue.name": "q", "job.final.state": "FAILED", "job.tasks":
-  [{"container.host": "/r/node1", "container.start.ms": 6, "container.end.ms": 20}]}
-"""
-
 
 BAD_ROW = '{"job.start.ms": -1, "job.queue.name": "q", "job.tasks": []}'
 TOO_LARGE = """

@@ -9,6 +9,13 @@ from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, Workload
 
+JOBS = """
+{"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
+  [{"container.host": "/r/node1", "container.start.ms": 0, "container.end.ms": 20}]}
+{"job.start.ms": 5, "job.queue.name": "q", "job.final.state": "FAILED", "job.tasks":
+  [{"container.host": "/r/node1", "container.start.ms": 6, "container.end.ms": 20}]}
+"""
+"""A workload in a file: of two jobs, one fails."""
 REGISTER_MS = 1000
 """Default time from a master's start to its registration."""
 

@@ -114,12 +114,6 @@ def test_the_capacity_scheduler_serves_the_small_queue_before_the_rest_of_the_la
     assert (capacity.wait_p50_s, capacity.wait_max_s, capacity.makespan_s) == (9.0, 20.0, 30.0)
 
 
-def test_a_combination_has_the_same_figures_each_time(two_queues: Workload) -> None:
-    combination = only(two_queues, "scheduler=capacity", "nodes=3.0")
-
-    assert run(two_queues, combination) == run(two_queues, combination)
-
-
 def test_a_combination_that_fails_is_a_row_with_its_error(two_queues: Workload) -> None:
     good = only(two_queues)
     bad = ResourceManagerConfig.model_validate(

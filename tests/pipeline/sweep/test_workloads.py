@@ -57,12 +57,6 @@ def test_a_smaller_cluster_is_part_of_a_larger_one_and_keeps_its_order() -> None
         assert each == [host for host in hosts(whole) if host in each]
 
 
-def test_all_the_nodes_are_the_workload_itself() -> None:
-    whole = mixed()
-
-    assert with_nodes(whole, 12) is whole
-
-
 def test_more_nodes_are_copies_under_names_of_their_own() -> None:
     more = with_nodes(cluster(NodeSpec("a", SMALL, "/r1"), NodeSpec("b", LARGE, "/r2")), 5)
 
@@ -85,7 +79,3 @@ def test_load_moves_all_times_of_an_application_with_its_submission() -> None:
     assert (sooner.submit_ms, sooner.kill_ms) == (2500, 52_500)
     assert [each.start_ms for each in sooner.containers] == [4500, 0]
     assert (sooner.am_duration_ms, sooner.containers[0].duration_ms) == (7000, 5000)
-
-
-def test_a_load_of_1_leaves_the_workload_unchanged(two_in_a_row: Workload) -> None:
-    assert with_load(two_in_a_row, 1.0) is two_in_a_row

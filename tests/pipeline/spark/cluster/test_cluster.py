@@ -16,18 +16,13 @@ from typing import Any
 import pytest
 
 from ....kit.commands import COMMAND, run_here
+from ...sweep.small import JOBS
 from . import cluster_jobs, connect_server
 from .standalone import driver_environment, executor_python, standalone_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.minutes, pytest.mark.timeout(900)]
 
 DRIVER_TIMEOUT_S = 600.0
-JOBS = """
-{"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
-  [{"container.host": "/r/node1", "container.start.ms": 0, "container.end.ms": 20}]}
-{"job.start.ms": 5, "job.queue.name": "q", "job.final.state": "FAILED", "job.tasks":
-  [{"container.host": "/r/node1", "container.start.ms": 6, "container.end.ms": 20}]}
-"""
 LOG = (
     "2024-05-01 10:00:00,000 INFO  [AsyncDispatcher event handler] rmapp.RMAppImpl (RMAppImpl.java:handle(912)) - "
     "application_1_0001 State change from NEW to NEW_SAVING on event = START\n"
