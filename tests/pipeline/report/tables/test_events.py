@@ -88,12 +88,6 @@ def test_of_most_events_only_the_figures_are_kept() -> None:
     assert found == [(1, "application_0_0001", None, '{"name":"sort"}'), (2, None, "ValueError: x", None)]
 
 
-def test_without_events_there_are_no_figures() -> None:
-    found = tables_of([])
-
-    assert (found["events_by_type"], found["event_times"], found["queue_depth"]) == ([], [], [])
-
-
 @pytest.mark.usefixtures("row_by_row")
 def test_the_slowest_events_are_found_and_the_lowest_seq_wins_a_tie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.report.digests.event_digest.SLOWEST", 3)

@@ -85,7 +85,3 @@ def test_refused_applications_are_grouped_by_the_reason_and_other_ends_show_an_e
         (*app, "ATTEMPT_FAILED", "SUBMITTED", None, None, 2, 8, 10, "app_7", "container_1 exited with 1"),
     ]
     assert found(events, moves) == in_order(rows)
-
-
-def test_without_failures_the_table_is_empty() -> None:
-    assert found([], []) == []

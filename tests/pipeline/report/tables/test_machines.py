@@ -88,10 +88,6 @@ def test_a_returning_entity_has_no_stay_in_new() -> None:
         assert [(row["state"], row["max_s"]) for row in rows] == [("RUNNING", 10.0)]
 
 
-def test_without_transitions_there_are_no_stays() -> None:
-    assert tables_of([])["time_in_state"] == []
-
-
 def test_the_longest_stays_that_a_part_has_begun_and_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.report.digests.transition_digest.ROWS_AT_ONCE", 8)
     monkeypatch.setattr("pipeline.report.digests.transition_digest.LONGEST", 1)
