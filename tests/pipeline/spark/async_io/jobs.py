@@ -10,9 +10,10 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 EVERY_TYPE = """
-    SELECT true AS flag, tinyint(-128) AS tiny, smallint(7) AS small, int(2147483647) AS medium, bigint(id) AS big,
+    SELECT true AS flag, tinyint(-128) AS tiny, smallint(7) AS small, int(2147483647) AS medium,
+      bigint(9007199254740993 + id) AS big,
       float(0.5) AS single, double(0.1) AS twice, decimal(12.50) AS money, CAST('1.50' AS decimal(38,18)) AS exact,
-      string(id) AS text, CAST('abc' AS binary) AS bytes, DATE'2026-02-28' AS day,
+      string(id) AS text, CAST('abc' AS binary) AS bytes, DATE'0001-01-01' AS day,
       TIMESTAMP'2026-07-01 12:00:00.000001' AS at,
       TIMESTAMP_NTZ'2026-07-01 12:00:00' AS wall, INTERVAL '1 02:03:04.5' DAY TO SECOND AS span,
       array(1, null, int(id)) AS list, map('a', bigint(id), 'b', null) AS counts,

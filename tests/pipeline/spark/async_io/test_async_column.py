@@ -109,7 +109,10 @@ def test_values_keep_their_types(spark: SparkSession) -> None:
         table = spark.sql(EVERY_TYPE).coalesce(1)
         whole = async_column(same, F.struct(*table.columns), returns=table.schema, timeout=TIMEOUT_S)
 
-        assert [str(row) for row in table.collect()] == [str(row) for (row,) in table.select(whole).collect()]
+        at = async_column(same, "at", returns=table.schema["at"].dataType, timeout=TIMEOUT_S)
+
+        rows = table.collect()
+        assert [(str(row), row.at) for row in rows] == [(str(row), at) for row, at in table.select(whole, at).collect()]
 
 
 class InPairs(AsyncFunction[Any, float]):

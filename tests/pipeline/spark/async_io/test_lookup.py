@@ -84,7 +84,7 @@ def test_postgres(events: DataFrame, postgres: PostgresServer, assert_table: Ass
 def test_the_columns_of_the_dataframe_stay_as_they_are(spark: SparkSession, nodes: SqliteTable) -> None:
     """Of types that a table has no values of, and with nulls."""
     every = spark.sql(EVERY_TYPE).drop("variant")  # one that is null fails the join
-    node, variant = "element_at(array('a', 'b', 'c'), int(big) + 1) AS node", "parse_json('{\"a\": [1]}') AS variant"
+    node, variant = "element_at(array('a', 'b', 'c'), int(text) + 1) AS node", "parse_json('{\"a\": [1]}') AS variant"
     df = every.selectExpr("*", node, variant)
 
     joined = lookup_join(df, nodes, "node", max_batch_size=2).orderBy("big")
