@@ -120,7 +120,7 @@ PROMISES: dict[str, tuple[tuple[int, int], Any, dict[str, Any], list[Any]]] = {
         [*range(BATCH)][::-1],
     ),
     "a row may have many results or none": ((4, 2), repeat, {}, [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]),
-    "empty partitions have no results": ((1, 4), repeat, {}, []),
+    "empty partitions have no results": ((1, 4), Backwards(1), {}, [0]),
     "a function may turn an error into rows": ((4, 2), odd_only, {"on_error": minus}, [-100, 1, -102, 3]),
     "a timeout hook gives results instead": ((3, 2), Hangs(), {"timeout": 0.1}, [0, -1, -2]),
     "calls are retried on errors and on results": ((3, 2), Fourth(), {"retry": UNTIL_FOURTH}, [(0, 4), (1, 4), (2, 4)]),
@@ -216,10 +216,10 @@ def test_a_captured_error_holds_the_row_next_to_the_columns_that_keep_input_adds
             raise ValueError("no")
         return ("even",)
 
-    options: dict[str, Any] = {"dedupe_by": lambda row: row.id % 2, "metrics": Observation()}
+    options: dict[str, Any] = {"dedupe_by": lambda row: row.id % 2, "metrics": Observation(), "error_column": "failure"}
     found = answered(numbers(spark, 4, 1), refuse, "name string", keep_input=True, on_error="capture", **options)
 
-    rows = [(row.id, row.name, row.error and row.error.input.id) for row in found.collect()]
+    rows = [(row.id, row.name, row.failure and row.failure.input.id) for row in found.collect()]
     assert rows == [(0, "even", None), (1, None, 1), (2, "even", None), (3, None, 3)]
     assert [field.nullable for field in found.schema.fields[:2]] == [False, True]
 

@@ -106,7 +106,7 @@ def eventful_calls(spark: SparkSession, observation: Any, **options: Any) -> Any
     return ordered_wait(
         spark.range(0, 40, 1, 4),
         eventful,
-        "id long not null",
+        "id long",
         timeout=1.0,
         retry=RetryStrategy.fixed_delay(3, 1, retry_on_exception=ConnectionError),
         metrics=observation,
@@ -124,7 +124,6 @@ def test_counts_do_not_depend_on_the_steps_that_follow_and_are_exported_to_prome
     metrics = call_metrics(observation)
     register_call_metrics(metrics, "eventful", registry)
     assert found == [(20, 5)]  # without the rows that carry metrics
-    assert not rows.schema["id"].nullable
     assert observation.get["tasks"] == 4
     assert (metrics.calls, metrics.retried, metrics.lost_attempts) == (50, 10, 0)
     assert (metrics.completed, metrics.failed, metrics.dropped) == (20, 20, 20)
@@ -147,6 +146,22 @@ def test_task_that_a_limit_ends_is_told_as_missing(spark: SparkSession) -> None:
 
     assert call_metrics(observation).lost_attempts == 1
     assert call_metrics(whole).lost_attempts == 0
+
+
+def test_columns_that_are_never_null_stay_so(spark: SparkSession) -> None:
+    """Also in the rows that carry metrics, whatever their types."""
+
+    async def everything(row: Row) -> tuple[Any, ...]:
+        return row.id, "x", {"a": 1}, [(1, "y")]
+
+    schema = "id long not null, text string not null, sizes map<string,int> not null"
+    schema += ", parts array<struct<n: int, s: string>> not null"
+    observation = Observation()
+    found = ordered_wait(spark.range(3), everything, schema, timeout=TIMEOUT_S, metrics=observation)
+
+    assert [field.nullable for field in found.schema] == [False] * 4
+    assert sorted(row.id for row in found.collect()) == [0, 1, 2]
+    assert call_metrics(observation).completed == 3
 
 
 def test_observation_of_a_stream_is_refused(spark: SparkSession) -> None:

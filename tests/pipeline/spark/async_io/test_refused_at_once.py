@@ -167,10 +167,12 @@ def test_a_column_of_a_function_that_yields(spark: SparkSession) -> None:
 
 
 def test_an_input_without_a_counterpart_in_python_or_without_columns(spark: SparkSession) -> None:
-    months = spark.sql("SELECT INTERVAL '1' MONTH AS months")
-
-    with pytest.raises(TypeError, match="the DataFrame: the column months has the type interval month"):
-        ordered_wait(months, square, timeout=1.0)
+    for month, kind in (
+        ("INTERVAL '1' MONTH", "interval month"),
+        ("array(INTERVAL '1' MONTH)", "array<interval month>"),
+    ):
+        with pytest.raises(TypeError, match=f"the DataFrame: the column months has the type {kind}"):
+            ordered_wait(spark.sql(f"SELECT {month} AS months"), square, timeout=1.0)
     with pytest.raises(ValueError, match="the DataFrame has no columns"):
         ordered_wait(spark.range(1).select(), square, timeout=1.0)
 
