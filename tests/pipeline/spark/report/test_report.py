@@ -90,6 +90,11 @@ def test_headline_figures_are_those_of_the_journal(report: Report, run: Path) ->
     assert report.span_s == 9.0
 
 
+def test_spark_reads_the_tables_back(report: Report, spark: SparkSession) -> None:
+    for name in ("containers", "waiting_by_user", "mined_graph"):
+        assert spark.read.parquet(str(report.tables / name)).count() > 0
+
+
 def test_the_page_shows_what_went_wrong_and_names_from_the_journal_as_text(report: Report) -> None:
     page = report.page.read_text(encoding="utf-8")
 

@@ -75,7 +75,8 @@ def seqs(reader: Any, start: int, end: int) -> list[int]:
 # -- offsets -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_waits_for_its_journal(growing: Growing) -> None:
+def test_a_stream_waits_for_its_journal(growing: Growing, spark: SparkSession) -> None:
+    assert stream_journal(spark, growing.path).events.isStreaming
     reader = stream_reader(growing.path)
 
     assert reader.initialOffset() == {"segment": 0}
