@@ -175,6 +175,9 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_few_descriptors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
+    assert run("--port", "1")[1]["descriptors"] == ("ok", "1,024 for a process, 4,096 at most")
+
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 4096))
 
     assert run("--port", "1")[1]["descriptors"] == (

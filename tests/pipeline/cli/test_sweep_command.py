@@ -53,7 +53,12 @@ def test_a_sweep_prints_and_writes_its_comparison(
     ("workload", "settings", "output", "problem"),
     [
         (JOBS, [], "out", "nothing to compare"),
-        (JOBS, ["scheduler=fifo,lifo"], "out", "^dispatcher: --set scheduler=lifo: .*'lifo' is not allowed"),
+        (
+            JOBS,
+            ["scheduler=fifo,lifo"],
+            "out",
+            r"^dispatcher: --set scheduler=lifo: scheduler\.kind: 'lifo' is not allowed",
+        ),
         (JOBS, ["nodes=0"], "out", "found 0, expected factors"),
         (JOBS, ["color=red"], "out", "unknown key color"),
         (JOBS + BAD_JOB, ["nodes=1.0"], "out", r"jobs\.json, row 6"),

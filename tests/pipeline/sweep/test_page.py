@@ -137,6 +137,10 @@ def test_names_from_the_workload_and_the_settings_are_no_markup() -> None:
     assert "<b>bold" not in page
 
 
+def test_the_same_sweep_makes_the_same_page() -> None:
+    assert render_sweep_page("w", [row(1, "fifo")]) == render_sweep_page("w", [row(1, "fifo")])
+
+
 @pytest.mark.parametrize("count", [DRAWN, DRAWN + 1])
 def test_plots_of_many_combinations_say_where_they_stop(count: int) -> None:
     page = render_sweep_page("w", [row(number, f"s{number}") for number in range(1, count + 1)])

@@ -183,7 +183,7 @@ def test_the_prefixes_of_each_file_are_told(log: Path, tmp_path: Path) -> None:
     ("args", "why"),
     [
         (["none.log"], "no such file or folder"),
-        (["{log}", "--time-zone", "Mars"], "'Mars' is not a time zone"),
+        *((["{log}", "--time-zone", name], f"'{name}' is not a time zone") for name in ("Mars", "", "../etc/passwd")),
         (["{log}", "--release", "2.5"], "'2.4', '2.7', '3'"),
     ],
 )

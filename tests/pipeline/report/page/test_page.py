@@ -222,6 +222,10 @@ def test_a_live_page_reloads_itself(page: str) -> None:
     assert "refresh" not in page.partition("</head>")[0]
 
 
+def test_the_same_rows_give_the_same_page(page: str) -> None:
+    assert rendered(small_tables()) == page
+
+
 def test_a_run_in_virtual_time_has_a_length_and_one_in_real_time_has_dates() -> None:
     virtual = rendered({})
     real = rendered({}, first_at=1_700_000_000 * SECOND, last_at=1_700_000_060 * SECOND)
