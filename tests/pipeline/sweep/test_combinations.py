@@ -34,6 +34,16 @@ def test_combinations_come_in_the_order_of_the_product(two_queues: Workload) -> 
     assert {each.config.max_attempts for each in found} == {3}
 
 
+def test_values_are_yaml_and_are_shown_as_yaml_in_one_line() -> None:
+    queues = "scheduler.queues=[{name: a, capacity: 100}]"
+
+    found = combined(workload_of_queues("a"), "nodes=1, 2", "scheduler=capacity", queues)
+
+    assert [[value for _, value in each.settings] for each in found] == [
+        [nodes, "capacity", '[{"name": "a", "capacity": 100}]'] for nodes in ("1", "2")
+    ]
+
+
 def test_other_settings_come_from_the_configuration_without_metrics_and_journal(two_in_a_row: Workload) -> None:
     config = ResourceManagerConfig.model_validate(
         {"simulation": {"am_register_delay_ms": 7, "heartbeat_interval_ms": 9}, "journal_path": "x"}
