@@ -78,6 +78,19 @@ def test_intervals_widen_while_a_part_sees_more_time_and_groups_leave_it_when_th
     assert len(tables_of([event(1), event(2)])["part_event_group"]) == 2 * 2
 
 
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_a_part_has_its_span_and_its_failures_however_its_rows_come(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("pipeline.report.digests.event_digest.ROWS_AT_ONCE", at_once)
+    failed = {"outcome": "failed", "error": "ValueError: x"}
+    rows = [event(3, came=7, begun=8), event(4, came=6, begun=10, **failed), event(5, came=8, begun=9, **failed)]
+
+    [totals] = tables_of(rows).dicts("part_event_totals")
+
+    assert totals == {"count": 3, "failed": 2, "first_seq": 3, "last_seq": 5, "first_at": 6, "last_at": 10}
+
+
 def test_of_most_events_only_the_figures_are_kept() -> None:
     start = event(1, "RMAppEventType.START", entity="application_0_0001", payload='{"name":"sort"}')
     failed = event(2, outcome="failed", error="ValueError: x")

@@ -88,15 +88,16 @@ def test_a_returning_entity_has_no_stay_in_new() -> None:
         assert [(row["state"], row["max_s"]) for row in rows] == [("RUNNING", 10.0)]
 
 
-def test_the_longest_stays_that_a_part_has_begun_and_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_has_its_span_and_the_longest_stays_that_it_has_begun_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.report.digests.transition_digest.ROWS_AT_ONCE", 8)
     monkeypatch.setattr("pipeline.report.digests.transition_digest.LONGEST", 1)
 
-    kept = tables_of(MIXED).dicts("part_long_stay")
+    part = tables_of(MIXED)
 
-    assert [(row["entity"], row["state"], row["seq"], row["stay_ns"]) for row in kept] == [
+    assert [(row["entity"], row["state"], row["seq"], row["stay_ns"]) for row in part.dicts("part_long_stay")] == [
         ("h1", "RUNNING", 1, 10 * SECOND)
     ]
+    assert part.dicts("part_transition_totals") == [{"count": 12, "first_at": 0, "last_at": 130 * SECOND}]
 
 
 def test_of_most_transitions_only_the_figures_are_kept() -> None:
