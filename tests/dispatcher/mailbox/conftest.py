@@ -19,10 +19,9 @@ from dispatcher.mailbox import (
     TaskMailbox,
 )
 
-T = TypeVar("T")
+from ...kit import TIMEOUT_S as TIMEOUT_S
 
-TIMEOUT_S = 60.0
-"""For waits that succeed at once unless something is broken."""
+T = TypeVar("T")
 
 
 def do_nothing() -> None: ...

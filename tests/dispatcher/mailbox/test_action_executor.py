@@ -40,12 +40,6 @@ def processor(wrapper: Wrapper) -> MailboxProcessor:
     return MailboxProcessor(turn, action_executor=wrapper)
 
 
-def test_the_executor_is_around_the_run(wrapper: Wrapper) -> None:
-    Mail(lambda: wrapper.log.append("run"), 0, action_executor=wrapper).run()
-
-    assert wrapper.log == ["before", "run", "after"]
-
-
 def test_the_runnable_s_error_goes_through_the_executor(wrapper: Wrapper) -> None:
     with pytest.raises(ZeroDivisionError):
         Mail(lambda: 1 / 0, 0, action_executor=wrapper).run()

@@ -13,7 +13,6 @@ from dispatcher.mailbox import (
     MailboxProcessor,
     MailboxState,
     MailboxStateError,
-    RejectedExecutionError,
 )
 
 from .conftest import TIMEOUT_S, on_another_thread
@@ -40,41 +39,6 @@ def complete(controller: MailboxController) -> None:
 @pytest.fixture
 def processor() -> MailboxProcessor:
     return MailboxProcessor(complete)
-
-
-def test_after_prepare_close_no_mail_is_taken_and_what_is_there_is_run_by_drain(
-    processor: MailboxProcessor,
-) -> None:
-    log: list[str] = []
-    for name in "ab":
-        processor.mailbox.put(Mail(lambda name=name: log.append(name), 0, name))  # type: ignore[misc]
-
-    processor.prepare_close()
-    with pytest.raises(RejectedExecutionError):
-        processor.main_mailbox_executor.execute(lambda: log.append("late"))
-    processor.drain()
-
-    assert log == ["a", "b"]
-    assert processor.mailbox.state is MailboxState.QUIESCED
-    assert processor.mailbox.size() == 0
-
-
-def test_behind_mail_that_fails_in_a_drain_nothing_is_lost(processor: MailboxProcessor) -> None:
-    """The rest was dropped: neither run nor given back by close, and its futures were never done."""
-    log: list[str] = []
-    processor.mailbox.put(Mail(lambda: 1 / 0, 0))
-    for name in "ab":
-        processor.mailbox.put(Mail(lambda name=name: log.append(name), 0, name))  # type: ignore[misc]
-    future = processor.main_mailbox_executor.submit(lambda: log.append("c"))
-
-    with pytest.raises(ZeroDivisionError):
-        processor.drain()
-    left = processor.mailbox.size()
-    processor.close()
-
-    assert left == 3
-    assert future.cancelled()
-    assert log == []
 
 
 def test_close_ends_a_wait_for_the_futures_that_it_cancels(processor: MailboxProcessor) -> None:

@@ -6,14 +6,13 @@ When the processor marks its start and its end is in test_processor_model.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import pytest
 
 from dispatcher.mailbox import MailboxController, MailboxProcessor
 from dispatcher.mailbox.processor import IdleTimer
 
-from .conftest import TIMEOUT_S, Action, on_another_thread
+from .conftest import Action, on_another_thread
 
 
 class LoggingTimer(IdleTimer):
@@ -89,11 +88,11 @@ def test_a_suspension_without_a_timer_marks_nothing(
 def test_time_in_mail_is_not_idle(processor: MailboxProcessor, action: Action, clock: Clock) -> None:
     timer = IdleTimer(clock)
     suspend(processor, action, timer)
-    clock.now_ns += 10
+    clock.advance(10)
     processor.main_mailbox_executor.execute(lambda: clock.advance(100))
 
     processor.run_mailbox_step()
-    clock.now_ns += 5
+    clock.advance(5)
 
     assert timer.total_ns == 15
 
@@ -101,51 +100,19 @@ def test_time_in_mail_is_not_idle(processor: MailboxProcessor, action: Action, c
 # -- IdleTimer -------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_timer_adds_its_periods_up(clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("script", "total_ns"),
+    [
+        pytest.param("start 3 end 100 start 4 end 100", 7, id="it adds its periods up"),
+        pytest.param("start 3 end start 2 2", 7, id="a period that has not ended counts so far"),
+        pytest.param("start 3 end 3 end", 3, id="a second end counts nothing"),
+    ],
+)
+def test_an_idle_timer_is_read_by_another_thread(clock: Clock, script: str, total_ns: int) -> None:
     timer = IdleTimer(clock)
+    acts = {"start": timer.mark_start, "end": timer.mark_end}
 
-    for period_ns in (3, 4):
-        timer.mark_start()
-        clock.advance(period_ns)
-        timer.mark_end()
-        clock.advance(100)
+    for word in script.split():
+        acts.get(word, lambda word=word: clock.advance(int(word)))()
 
-    assert timer.total_ns == 7
-
-
-def test_a_period_that_has_not_ended_counts_so_far(clock: Clock) -> None:
-    timer = IdleTimer(clock)
-    timer.mark_start()
-    clock.advance(3)
-    timer.mark_end()
-    timer.mark_start()
-
-    totals = []
-    for _ in range(3):
-        clock.advance(2)
-        totals.append(timer.total_ns)
-
-    assert totals == [5, 7, 9]
-
-
-def test_a_second_end_counts_nothing(clock: Clock) -> None:
-    timer = IdleTimer(clock)
-    timer.mark_start()
-    clock.advance(3)
-    timer.mark_end()
-    clock.advance(3)
-
-    timer.mark_end()
-
-    assert timer.total_ns == 3
-
-
-def test_an_idle_timer_is_read_by_another_thread(clock: Clock) -> None:
-    timer = IdleTimer(clock)
-    timer.mark_start()
-    clock.advance(3)
-
-    total: Future[int] = Future()
-    on_another_thread(lambda: total.set_result(timer.total_ns))
-
-    assert total.result(TIMEOUT_S) == 3
+    assert on_another_thread(lambda: timer.total_ns) == total_ns

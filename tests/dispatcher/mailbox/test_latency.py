@@ -13,7 +13,6 @@ from dispatcher.mailbox import (
     MailboxStateError,
     ManualClock,
 )
-from dispatcher.util.histogram import Histogram
 
 from ...kit.scenarios import play
 from .conftest import do_nothing, on_another_thread
@@ -28,7 +27,7 @@ class LatencyStage:
 
     def __init__(self) -> None:
         self.clock, self.now_ns = ManualClock(), 5
-        self.histogram = Histogram()
+        self.histogram = MailboxMetricsController().latency
         self.metrics = MailboxMetricsController(self.histogram, clock_ns=lambda: self.now_ns)
         self.processor = MailboxProcessor(suspend, metrics_controller=self.metrics)
 
@@ -73,9 +72,9 @@ class LatencyStage:
             case "waits_for_start":
                 return [self.metrics.is_waiting_for_start]
             case "measured":
-                return [sum(self.metrics.latency.counts)]
+                return [sum(self.histogram.counts)]
             case "total_ns":
-                return [self.metrics.latency.total_ns]
+                return [self.histogram.total_ns]
         return [each.description for each in self.processor.mailbox.drain()]
 
 
@@ -135,13 +134,3 @@ def test_scenario(script: str) -> None:
 def test_it_is_set_up_and_then_started_once(script: str, message: str) -> None:
     with pytest.raises(MailboxStateError, match=message):
         play(LatencyStage(), script)
-
-
-def test_it_measures_each_second_into_the_given_histogram() -> None:
-    stage = LatencyStage()
-
-    play(stage, "set_up | start | +1000 | ns 3000 | run")
-
-    assert stage.metrics.interval_ms == 1000
-    assert stage.metrics.latency is stage.histogram
-    assert stage.histogram.counts[(3_000).bit_length()] == 1

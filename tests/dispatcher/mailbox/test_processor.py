@@ -8,13 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
 from dispatcher.mailbox import MIN_PRIORITY, MailboxClosedError, MailboxController, MailboxProcessor, MailboxStateError
 
-from .conftest import TIMEOUT_S, Action, announce_waits, do_nothing, on_another_thread
+from .conftest import TIMEOUT_S, Action, do_nothing, on_another_thread
 
 
 def stay(controller: MailboxController) -> None:
@@ -73,45 +72,10 @@ def test_the_loop_runs_while_the_mailbox_is_open_only(
 # -- suspending and completing the loop --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [lambda suspend: suspend(), on_another_thread], ids=["mailbox thread", "another"])
-def test_suspend_makes_the_loop_return_and_it_can_run_again(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    action.turns = [lambda _: call(processor.suspend)] * 2
-
-    processor.run_mailbox_loop()
-    after_first_run = list(action.log)
-    processor.run_mailbox_loop()
-
-    assert after_first_run == ["action"]
-    assert action.log == ["action", "action"]
-    assert processor.is_mailbox_loop_running()
-
-
-@pytest.mark.parametrize("call", [lambda complete: complete(), on_another_thread], ids=["mailbox thread", "another"])
-def test_completion_is_for_ever(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    """A single step once ran mail after the completion, which a run of the loop did not."""
-    action.turns = [lambda _: call(processor.all_actions_completed)]
-    processor.run_mailbox_loop()
-    action.mail(processor, "late")
-
-    processor.run_mailbox_loop()
-    stepped = [processor.run_mailbox_step(), processor.run_single_mailbox_loop()]
-
-    assert stepped == [False, False]
-    assert action.log == ["action"]
-    assert not processor.is_mailbox_loop_running()
-
-
-@pytest.mark.parametrize("call", [lambda report: report(), on_another_thread], ids=["mailbox thread", "another"])
-def test_a_reported_error_is_raised_in_the_loop_before_other_mail(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
+def test_a_reported_error_is_raised_in_the_loop_before_other_mail(processor: MailboxProcessor, action: Action) -> None:
     error = LookupError("lost")
     action.mail(processor, "before")
-    call(lambda: processor.report_throwable(error))
+    on_another_thread(lambda: processor.report_throwable(error))
 
     with pytest.raises(LookupError) as caught:
         processor.run_mailbox_loop()
@@ -121,18 +85,6 @@ def test_a_reported_error_is_raised_in_the_loop_before_other_mail(
 
 
 # -- single steps ----------------------------------------------------------------------------------------------------
-
-
-def test_a_step_runs_one_mail_or_else_one_turn_of_the_default_action(
-    processor: MailboxProcessor, action: Action
-) -> None:
-    action.mail(processor, "a")
-    action.mail(processor, "b")
-
-    ran = [processor.run_mailbox_step() for _ in range(4)]
-
-    assert action.log == ["a", "b", "action"]
-    assert ran == [True, True, True, False]
 
 
 def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(
@@ -156,19 +108,6 @@ def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(
 
 
 # -- suspending and resuming the default action ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("call", [lambda resume: resume(), on_another_thread], ids=["mailbox thread", "another"])
-def test_a_resumed_default_action_runs_again(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    action.turns = [action.suspend, lambda _: processor.all_actions_completed()]
-    processor.run_mailbox_step()
-
-    call(action.suspensions[0].resume)
-    processor.run_mailbox_loop()
-
-    assert action.log == ["action", "action"]
 
 
 def test_a_suspended_default_action_cannot_be_suspended_again(processor: MailboxProcessor, action: Action) -> None:
@@ -216,81 +155,16 @@ def test_no_resume_is_lost_among_many_threads(processor: MailboxProcessor, actio
 # -- idle: the default action has nothing to do, there is no mail, and more may come -----------------------------------
 
 
-def is_idle(processor: MailboxProcessor) -> list[bool]:
-    """What the processor and its executors say."""
-    return [processor.is_idle(), processor.mailbox_executor(0).is_idle(), processor.mailbox_executor(7).is_idle()]
-
-
-def test_a_suspended_default_action_without_mail_is_idle(processor: MailboxProcessor) -> None:
-    before = is_idle(processor)
+def test_executors_say_whether_the_processor_is_idle_but_for_the_main_one(processor: MailboxProcessor) -> None:
+    executors = [processor.mailbox_executor(0), processor.mailbox_executor(7), processor.main_mailbox_executor]
+    before = [each.is_idle() for each in executors]
     processor.run_mailbox_step()
-    suspended = is_idle(processor)
+    suspended = [each.is_idle() for each in executors]
     processor.main_mailbox_executor.execute(do_nothing)
 
-    assert (before, suspended, is_idle(processor)) == ([False] * 3, [True] * 3, [False] * 3)
-
-
-def test_the_main_executor_knows_no_processor_and_is_never_idle(processor: MailboxProcessor) -> None:
-    processor.run_mailbox_step()
-
+    assert (before, suspended) == ([False] * 3, [True, True, False])
+    assert not any(each.is_idle() for each in executors)
     assert processor.main_mailbox_executor.priority == MIN_PRIORITY
-    assert not processor.main_mailbox_executor.is_idle()
-
-
-def test_others_see_whether_the_mailbox_thread_waits(action: Action) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
-        waiting = announce_waits(processor.mailbox)
-        before = processor.mailbox.parking.is_waiting()
-        loop = pool.submit(processor.run_mailbox_loop)
-        assert waiting.wait(TIMEOUT_S)
-
-        during = processor.mailbox.parking.is_waiting()
-        processor.suspend()
-        loop.result(TIMEOUT_S)
-
-    assert (before, during, processor.mailbox.parking.is_waiting()) == (False, True, False)
-
-
-def test_a_mailbox_thread_that_was_woken_does_not_wait(action: Action) -> None:
-    seen: list[bool] = []
-    with ThreadPoolExecutor(1) as pool:
-        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
-        waiting = announce_waits(processor.mailbox)
-        loop = pool.submit(processor.run_mailbox_loop)
-        assert waiting.wait(TIMEOUT_S)
-
-        processor.main_mailbox_executor.execute(
-            lambda: (seen.append(processor.mailbox.parking.is_waiting()), processor.suspend())
-        )
-        loop.result(TIMEOUT_S)
-
-    assert seen == [False]
 
 
 # -- many threads ----------------------------------------------------------------------------------------------------
-
-
-def test_all_mail_of_many_threads_is_run_while_the_default_action_is_suspended(
-    processor: MailboxProcessor, action: Action
-) -> None:
-    threads, mails = 4, 500
-    executor = processor.main_mailbox_executor
-    ran: list[int] = []
-
-    def run_one(number: int) -> None:
-        ran.append(number)
-        if len(ran) == threads * mails:
-            processor.all_actions_completed()
-
-    def send(first: int) -> None:
-        for number in range(first, first + mails):
-            executor.execute(partial(run_one, number))
-
-    with ThreadPoolExecutor(threads) as pool:
-        senders = [pool.submit(send, each * mails) for each in range(threads)]
-        processor.run_mailbox_loop()
-        for sender in senders:
-            sender.result(TIMEOUT_S)
-
-    assert sorted(ran) == list(range(threads * mails))

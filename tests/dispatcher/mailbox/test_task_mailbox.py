@@ -73,14 +73,6 @@ def test_the_rest_is_for_any_thread(mailbox: TaskMailbox, call: Call) -> None:
     on_another_thread(lambda: call(mailbox))
 
 
-def test_a_mailbox_belongs_to_the_thread_that_makes_it() -> None:
-    mailbox = on_another_thread(TaskMailbox)
-
-    assert not mailbox.is_mailbox_thread()
-    with pytest.raises(MailboxStateError):
-        mailbox.has_mail()
-
-
 def test_a_new_thread_with_the_ident_of_the_ended_mailbox_thread_is_another_thread() -> None:
     """Idents are given again: the mailbox once took such a thread for its own."""
     made: dict[int, TaskMailbox] = {}
@@ -154,10 +146,6 @@ def test_a_closed_mailbox_gives_nothing(mailbox: TaskMailbox, call: Call) -> Non
 
 
 # -- run_exclusively -------------------------------------------------------------------------------------------------
-
-
-def test_run_exclusively_returns_what_the_action_returns(mailbox: TaskMailbox) -> None:
-    assert mailbox.run_exclusively(lambda: 42) == 42
 
 
 def test_the_action_of_run_exclusively_may_put_and_nest(mailbox: TaskMailbox) -> None:

@@ -67,17 +67,6 @@ class CountingParking:
 
 
 @pytest.mark.parametrize("put", [TaskMailbox.put, TaskMailbox.put_first])
-@pytest.mark.parametrize("make", [mail, urgent])
-def test_mail_of_its_priority_ends_a_wait(
-    waiting: Waiting, put: Callable[[TaskMailbox, Mail], None], make: Callable[[str, int], Mail]
-) -> None:
-    put(waiting.mailbox, make("awaited", 1))
-
-    assert waiting.taken.result(TIMEOUT_S).description == "awaited"
-    assert not waiting.mailbox.parking.is_waiting()
-
-
-@pytest.mark.parametrize("put", [TaskMailbox.put, TaskMailbox.put_first])
 @pytest.mark.parametrize("make", [mail, urgent, deferrable])
 def test_a_wait_goes_on_when_mail_comes_that_does_not_qualify(
     waiting: Waiting, put: Callable[[TaskMailbox, Mail], None], make: Callable[[str, int], Mail]
@@ -94,22 +83,8 @@ def test_a_wait_goes_on_when_mail_comes_that_does_not_qualify(
     assert names(waiting.mailbox.drain()) == ["other"]
 
 
-def test_closing_ends_a_wait() -> None:
+def test_quiescing_does_not_end_a_wait_and_closing_does() -> None:
     # The mailbox of a thread that never starts: any thread may then take, and another one close.
-    mailbox = TaskMailbox(threading.Thread(target=do_nothing))
-    waits = announce_waits(mailbox)
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(mailbox.take, MIN_PRIORITY)
-        assert waits.wait(TIMEOUT_S)
-
-        mailbox.close()
-
-        with pytest.raises(MailboxClosedError, match="cannot take mail"):
-            taken.result(TIMEOUT_S)
-    assert not mailbox.parking.is_waiting()
-
-
-def test_quiescing_does_not_end_a_wait() -> None:
     mailbox = TaskMailbox(threading.Thread(target=do_nothing))
     waits = announce_waits(mailbox)
     with ThreadPoolExecutor(1) as pool:
@@ -120,17 +95,10 @@ def test_quiescing_does_not_end_a_wait() -> None:
         still_waiting = mailbox.parking.is_waiting()
         mailbox.close()
 
-        with pytest.raises(MailboxClosedError):
+        with pytest.raises(MailboxClosedError, match="cannot take mail"):
             taken.result(TIMEOUT_S)
     assert still_waiting
-
-
-def test_without_mail_an_unpark_makes_a_take_look_again_and_wait_on(waiting: Waiting) -> None:
-    waiting.mailbox.parking.unpark()
-
-    waiting.await_wait()
-    assert waiting.mailbox.parking.is_waiting()
-    assert not waiting.taken.done()
+    assert not mailbox.parking.is_waiting()
 
 
 def test_a_take_that_finds_mail_does_not_wait(mailbox: TaskMailbox) -> None:
@@ -205,10 +173,12 @@ def test_puts_without_a_wait_are_not_remembered_as_wakes(mailbox: TaskMailbox) -
     assert not mailbox.parking.lock.acquire_within(0)
 
 
-def test_one_of_many_unparks_ends_the_wait(waiting: Waiting) -> None:
+def test_one_of_many_unparks_ends_the_wait_and_without_mail_a_take_waits_on(waiting: Waiting) -> None:
     waiting.mailbox.run_exclusively(lambda: [waiting.mailbox.parking.unpark() for _ in range(5)])
 
     waiting.await_wait()
+    assert waiting.mailbox.parking.is_waiting()
+    assert not waiting.taken.done()
     waiting.mailbox.put(mail("awaited", 1))
     assert waiting.taken.result(TIMEOUT_S).description == "awaited"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatcher import DispatcherError
-from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService
+from dispatcher.mailbox import SystemProcessingTimeService
 
 from ...kit import in_threads, until, until_released
 from ...kit.interrupting import Interrupt, at_each_place
@@ -216,16 +216,6 @@ def test_an_on_error_that_fails_does_not_end_the_thread(
     assert "LookupError: timer of 1 ms" in caplog.text
 
 
-def test_an_error_reported_to_a_mailbox_is_raised_by_its_loop(processor: MailboxProcessor) -> None:
-    service = SystemProcessingTimeService("timers", on_error=processor.report_throwable)
-    service.register_timer(1, fail)
-
-    with pytest.raises(LookupError, match="timer of 1 ms"):
-        processor.run_mailbox_loop()
-
-    assert service.shutdown(TIMEOUT_S)
-
-
 def test_a_thread_that_cannot_be_started_leaves_the_service_as_it_was(
     system: SystemProcessingTimeService, fired: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,16 +249,6 @@ class Pausing:
         self.taken.set()
         assert self.let_go.wait(TIMEOUT_S)
         self._run(*arguments)
-
-
-def test_a_timer_that_runs_cannot_be_cancelled(system: SystemProcessingTimeService) -> None:
-    hold = Hold(system)
-
-    cancelled = hold.future.cancel()
-    hold.let_go.set()
-
-    assert not cancelled
-    assert hold.future.result(TIMEOUT_S) is None
 
 
 @pytest.mark.parametrize("is_periodic", [False, True])

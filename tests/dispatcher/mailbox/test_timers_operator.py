@@ -45,12 +45,6 @@ def mailed(clock: ManualClock, mailbox: TaskMailbox) -> MailboxTimeService:
 # -- an operator's view ----------------------------------------------------------------------------------------------
 
 
-def test_the_time_is_that_of_the_service(timers: MailboxTimeService, clock: ManualClock) -> None:
-    clock.advance(23)
-
-    assert timers.current_processing_time() == 123
-
-
 def test_once_quiesced_nothing_is_registered_with_the_service(timers: MailboxTimeService, clock: ManualClock) -> None:
     timers.quiesce()
 
@@ -179,14 +173,6 @@ def test_a_timer_of_a_mailbox_is_run_as_mail_on_its_thread(
     assert calls == [(110, threading.current_thread().name)]
 
 
-def test_a_cancelled_timer_sends_no_mail(mailed: MailboxTimeService, clock: ManualClock, mailbox: TaskMailbox) -> None:
-    mailed.register_timer(110, lambda _: None).cancel()
-
-    clock.advance(10)
-
-    assert mailbox.size() == 0
-
-
 def test_once_quiesced_no_mail_is_sent_but_what_was_sent_still_runs(
     mailed: MailboxTimeService, clock: ManualClock, mailbox: TaskMailbox, fired: list[int]
 ) -> None:
@@ -232,13 +218,3 @@ def test_a_timer_that_fires_after_the_mailbox_has_closed_is_dropped(
     assert future.result(0) is None
     assert fired == []
     assert "timer of 110 ms dropped: the mailbox is closed" in caplog.text
-
-
-def test_real_time_reaches_a_mailbox(
-    system: SystemProcessingTimeService, mailbox: TaskMailbox, fired: list[int]
-) -> None:
-    MailboxTimeService(system, MailboxExecutor(mailbox, 0)).register_timer(7, fired.append)
-
-    mailbox.take(0).run()
-
-    assert fired == [7]
