@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,63 +17,44 @@ from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
     Event,
-    EventDiscardedError,
     EventNotDeclaredError,
     EventRefusedError,
-    JournalConfig,
     JournalError,
-    JournalWriter,
     MultiDispatcher,
-    QueueFullError,
     aio,
 )
 from dispatcher.journal import recover
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, until
 from ...kit.coroutines import Keyed
-from ...kit.journals import Job, Posted, after_a_crash
+from ...kit.journals import Job, Posted, after_a_crash, no_room
+from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
 
 
-def number_of(event: Numbered) -> int:
-    return event.number
+AMONG_POSTS = " | ".join(f"post {number} | ask {number + 1}" for number in range(1, 20, 2))
+SCENARIOS: Rows = {
+    # No coroutine could raise it, and no generator: a future can.
+    "the error of the handler is the future's, and the event has failed": (
+        "ask 1 | +0 -> answers StopIteration ; failed 1", {"fails": {1: 1}, "error": StopIteration},
+    ),
+    "an ask that would wait for the start raises, and a stop ends the others": (
+        "ask 1 2 -> answers ... QueueFullError | stop -> answers EventDiscardedError:stop QueueFullError",
+        {"is_started": False, "queue_capacity": 1},
+    ),
+} | {
+    f"asks among posts are answered and keep their order, with times of {which} events": (
+        f"hold 0 | {AMONG_POSTS} | release -> answers 2 4 6 8 10 12 14 16 18 20 ; seen {' '.join(map(str, range(21)))}",
+        {"measure_times": which},
+    )
+    for which in ("all", "sampled", "none")
+}  # fmt: skip
 
 
-def test_the_error_of_the_handler_is_the_futures_and_the_event_has_failed(make: Make) -> None:
-    error = StopIteration("no")
-
-    def fail(event: Numbered) -> None:
-        raise error
-
-    dispatcher = make(handler=fail)
-
-    assert dispatcher.ask(Numbered()).exception(TIMEOUT_S) is error
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats().failed == 1
-
-
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
-def test_asks_among_posts_are_answered_and_keep_their_order(make: Make, measure_times: Any) -> None:
-    gate = Gate()
-    dispatcher = make(DispatcherConfig(measure_times=measure_times))
-    handled: list[int] = []
-
-    def handle(event: Numbered) -> int:
-        gate.handle(event)
-        handled.append(event.number)
-        return event.number
-
-    dispatcher.register(Work, handle)
-    asks = []
-    for number in range(0, 200, 2):
-        dispatcher.post(Numbered(number))
-        asks.append(dispatcher.ask(Numbered(number + 1)))
-    gate.opened.set()
-
-    assert [ask.result(TIMEOUT_S) for ask in asks] == list(range(1, 200, 2))
-    assert handled == list(range(200))
-    assert_accounts_balance(dispatcher, 200)
+@scenarios(SCENARIOS)
+def test_scenario(script: str, options: dict[str, Any]) -> None:
+    perform(script, **options)
 
 
 def test_a_handler_that_asks_its_own_dispatcher_gets_an_error_at_once(make: Make) -> None:
@@ -155,47 +137,16 @@ def test_a_timeout_error_of_the_handler_is_told_from_a_timeout_of_the_wait(make:
     assert not ask.cancelled()
 
 
-def test_a_stop_that_gives_up_on_a_handler_leaves_no_future_undone(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=0.05), handler=gate)
-    asks = [dispatcher.ask(Numbered(number)) for number in range(3)]
-    assert gate.entered.wait(TIMEOUT_S)
-
-    dispatcher.stop()
-
-    assert [ask.exception(0).reason for ask in asks] == ["stop"] * 3  # type: ignore[union-attr]
-    gate.opened.set()
-    with pytest.raises(EventRefusedError, match="stopped"):
-        dispatcher.ask(Numbered()).result(0)
-
-
-def test_an_ask_that_would_wait_for_the_start_raises() -> None:
-    dispatcher = AsyncDispatcher(queue_capacity=1)
-    first = dispatcher.ask(Numbered())
-
-    with pytest.raises(QueueFullError, match="not started"):
-        dispatcher.ask(Numbered())
-
-    dispatcher.stop()
-    with pytest.raises(EventDiscardedError):
-        first.result(0)
-
-
-def test_a_callback_that_raises_harms_nothing(make: Make) -> None:
-    dispatcher = make(handler=number_of)
-
+def test_a_callback_that_raises_harms_nothing(make: Make, gate: Gate) -> None:
     def fail(_: Future[Any]) -> None:
         raise SystemExit("in a callback")
 
-    dispatcher.mailbox_executor.submit(lambda: dispatcher.post(Numbered())).result(TIMEOUT_S)
-    gate = Gate()
-    dispatcher.register(Other, gate)
-    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
-    ask = dispatcher.ask(Numbered(1))
-    ask.add_done_callback(fail)
+    dispatcher = make(handler=gate)
+    asks = [dispatcher.ask(Numbered(number)) for number in range(2)]
+    asks[0].add_done_callback(fail)
     gate.opened.set()
 
-    assert ask.result(TIMEOUT_S) == 1
-    assert dispatcher.ask(Numbered(2)).result(TIMEOUT_S) == 2
+    assert [ask.result(TIMEOUT_S) for ask in asks] == [None, None]
 
 
 def test_a_partition_is_asked_for_the_events_of_its_keys() -> None:
@@ -208,12 +159,10 @@ def test_a_partition_is_asked_for_the_events_of_its_keys() -> None:
 
 class TestInWriteAheadMode:
     @pytest.mark.parametrize("durability", ["none", "sync"])
-    def test_an_answer_comes_once_the_row_is_in_the_journal(self, make: Make, tmp_path: Path, durability: Any) -> None:
-        journal = tmp_path / "journal"
-        dispatcher = make(
-            journal=JournalWriter(journal, JournalConfig(write_ahead=True, durability=durability)),
-        )
-        dispatcher.register(Job, lambda event: event.number, events=Posted)
+    def test_an_answer_comes_once_the_row_is_in_the_journal(
+        self, start: Make, journal: Path, tmp_path: Path, durability: Any
+    ) -> None:
+        dispatcher = start(lambda event: event.number, durability=durability)
 
         for number in range(20):
             assert dispatcher.ask(Posted(Job.STARTED, number)).result(TIMEOUT_S) == number
@@ -222,12 +171,10 @@ class TestInWriteAheadMode:
     @pytest.mark.parametrize("durability", ["none", "sync"])
     @pytest.mark.parametrize("way", ["cancel", "cancel at once", "timeout", "aio"])
     def test_a_withdrawn_event_does_not_come_again(
-        self, make: Make, tmp_path: Path, gate: Gate, way: str, durability: Any
+        self, start: Make, journal: Path, tmp_path: Path, gate: Gate, way: str, durability: Any
     ) -> None:
         """It did after a crash, until the next row was written."""
-        journal = tmp_path / "journal"
-        dispatcher = make(journal=JournalWriter(journal, JournalConfig(write_ahead=True, durability=durability)))
-        dispatcher.register(Job, gate, events=Posted)
+        dispatcher = start(gate.handle, durability=durability)
         dispatcher.post(Posted(Job.STARTED, 1))
         assert gate.entered.wait(TIMEOUT_S)
 
@@ -252,10 +199,9 @@ class TestInWriteAheadMode:
         assert [event.number for event in gate.events] == [1]
 
     def test_a_withdrawn_event_does_not_come_again_though_a_stop_has_discarded_it(
-        self, make: Make, tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+        self, start: Make, journal: Path, gate: Gate, caplog: pytest.LogCaptureFixture
     ) -> None:
-        dispatcher = make(journal=JournalWriter(tmp_path, JournalConfig(write_ahead=True)))
-        dispatcher.register(Job, gate, events=Posted)
+        dispatcher = start(gate.handle)
         dispatcher.set_drain_events_on_stop(False)
         dispatcher.post(Posted(Job.STARTED, 1))
         assert gate.entered.wait(TIMEOUT_S)
@@ -269,20 +215,20 @@ class TestInWriteAheadMode:
         gate.opened.set()
         stop.join(TIMEOUT_S)
 
-        assert [accepted.seq for accepted in recover(tmp_path).accepted] == [3]
+        assert [accepted.seq for accepted in recover(journal).accepted] == [3]
         assert "1 Job.STARTED; the next start handles those that the journal has" in caplog.text
 
     def test_an_event_that_is_withdrawn_on_its_way_into_the_log_leaves_it(
-        self, make: Make, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+        self, start: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        journal = JournalWriter(tmp_path, JournalConfig(write_ahead=True))
-        dispatcher = make(journal=journal)
-        dispatcher.register(Job, gate, events=Posted)
+        dispatcher = start(gate.handle, durability="interval")
+        writer = dispatcher.core.journal
+        assert writer is not None
         dispatcher.post(Posted(Job.STARTED, 1))
         assert gate.entered.wait(TIMEOUT_S)
         settled: list[int] = []
-        monkeypatch.setattr(journal, "settle_now", settled.append)
-        written, queued, append = threading.Event(), threading.Event(), journal.log.append_accepted
+        monkeypatch.setattr(writer, "settle_now", settled.append)
+        written, queued, append = threading.Event(), threading.Event(), writer.log.append_accepted
 
         def append_and_wait(lines: Any) -> int:
             seq = append(lines)
@@ -290,7 +236,7 @@ class TestInWriteAheadMode:
             assert queued.wait(TIMEOUT_S)
             return seq
 
-        monkeypatch.setattr(journal.log, "append_accepted", append_and_wait)
+        monkeypatch.setattr(writer.log, "append_accepted", append_and_wait)
         asked = dispatcher.ask(Posted(Job.STARTED, 2))
         assert written.wait(TIMEOUT_S)
 
@@ -304,31 +250,31 @@ class TestInWriteAheadMode:
         assert cancelled == [True]
         assert settled == [2]
 
-    def test_a_disk_that_fails_fails_the_ask(self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        config = JournalConfig(write_ahead=True, failure_policy="continue")
-        journal = JournalWriter(tmp_path, config)
-        dispatcher = make(journal=journal)
-
+    def test_a_disk_that_fails_fails_the_ask_and_an_undeclared_event_the_call(
+        self, start: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def fill_the_disk(event: Posted) -> None:
-            monkeypatch.setattr(journal.log, "append_rows", _raise)
+            assert dispatcher.core.journal is not None
+            monkeypatch.setattr(dispatcher.core.journal.log, "append_rows", no_room)
 
-        dispatcher.register(Job, fill_the_disk, events=Posted)
+        dispatcher = start(fill_the_disk, failure_policy="continue")
+        with pytest.raises(EventNotDeclaredError):
+            dispatcher.ask(Event(Job.STARTED))
 
         with pytest.raises(JournalError):
             dispatcher.ask(Posted(Job.STARTED, 1)).result(TIMEOUT_S)
         with pytest.raises(EventRefusedError, match="journal"):
             dispatcher.ask(Posted(Job.STARTED, 2)).result(TIMEOUT_S)
 
-    def test_an_undeclared_event_raises_at_the_call(self, make: Make, tmp_path: Path) -> None:
-        dispatcher = make(journal=JournalWriter(tmp_path, JournalConfig(write_ahead=True)))
-        dispatcher.register(Job, number_of, events=Posted)
 
-        with pytest.raises(EventNotDeclaredError):
-            dispatcher.ask(Event(Job.STARTED))
-
-
-def _raise(*_: Any) -> None:
-    raise OSError(28, "No space left on device")
+@asynccontextmanager
+async def of_the_loop(handle: Any, config: DispatcherConfig | None = None) -> AsyncIterator[AsyncDispatcher]:
+    """A dispatcher whose coroutines run on the loop of the caller."""
+    dispatcher = AsyncDispatcher(config, loop=asyncio.get_running_loop())
+    dispatcher.register(Work, handle)
+    dispatcher.start()
+    yield dispatcher
+    await aio.stop(dispatcher)
 
 
 class TestFromAnEventLoop:
@@ -346,28 +292,13 @@ class TestFromAnEventLoop:
                     raise ValueError("one")
                 return event.lock_key
 
-            dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
-            dispatcher.register(Work, handle)
-            dispatcher.start()
-            asks = [aio.ask(dispatcher, Keyed(key, key)) for key in range(3)]
-            answers = await asyncio.gather(*asks, return_exceptions=True)
-            await aio.stop(dispatcher)
+            async with of_the_loop(handle) as dispatcher:
+                asks = [aio.ask(dispatcher, Keyed(key, key)) for key in range(3)]
+                answers = await asyncio.gather(*asks, return_exceptions=True)
 
             assert (answers[0], repr(answers[1]), answers[2]) == (0, "ValueError('one')", 2)
 
         _run(main())
-
-    def test_a_timeout_withdraws_the_event(self, make: Make, gate: Gate) -> None:
-        dispatcher = make(handler=gate)
-        dispatcher.post(Numbered(1))
-        assert gate.entered.wait(TIMEOUT_S)
-
-        with pytest.raises(TimeoutError):
-            _run(aio.ask(dispatcher, Numbered(2), timeout=0.001))
-        gate.opened.set()
-
-        assert dispatcher.await_drained(TIMEOUT_S)
-        assert [event.number for event in gate.events] == [1]
 
     def test_answers_that_come_at_the_same_time_call_the_loop_once(
         self, make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
@@ -434,13 +365,9 @@ class TestFromAnEventLoop:
             async def handle(event: Keyed) -> Any:
                 return await aio.ask(dispatcher, Keyed(0, event.lock_key)) if event.number else event.lock_key
 
-            dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
-            dispatcher.register(Work, handle)
-            dispatcher.start()
-
-            with pytest.raises(AskError, match="waits for it: both have the same key"):
-                await aio.ask(dispatcher, Keyed(1, "a"))
-            await aio.stop(dispatcher)
+            async with of_the_loop(handle) as dispatcher:
+                with pytest.raises(AskError, match="waits for it: both have the same key"):
+                    await aio.ask(dispatcher, Keyed(1, "a"))
 
         _run(main())
 
@@ -448,14 +375,10 @@ class TestFromAnEventLoop:
         async def main() -> None:
             async def handle(event: Numbered) -> None: ...
 
-            dispatcher = AsyncDispatcher(loop=asyncio.get_running_loop())
-            dispatcher.register(Work, handle)
-            dispatcher.start()
-            ask = dispatcher.ask(Numbered())
-
-            with pytest.raises(AskError, match=r"use `await aio\.ask"):
-                ask.result()
-            await aio.stop(dispatcher)
+            async with of_the_loop(handle) as dispatcher:
+                ask = dispatcher.ask(Numbered())
+                with pytest.raises(AskError, match=r"use `await aio\.ask"):
+                    ask.result()
 
         _run(main())
 
@@ -464,12 +387,8 @@ class TestFromAnEventLoop:
             async def hang(event: Numbered) -> None:
                 await asyncio.Event().wait()
 
-            dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.05), loop=asyncio.get_running_loop())
-            dispatcher.register(Work, hang)
-            dispatcher.start()
-            asks = [dispatcher.ask(Numbered(number)) for number in range(3)]
-
-            await aio.stop(dispatcher)
+            async with of_the_loop(hang, DispatcherConfig(drain_timeout_s=0.05)) as dispatcher:
+                asks = [dispatcher.ask(Numbered(number)) for number in range(3)]
 
             assert [ask.exception(0).reason for ask in asks] == ["stop"] * 3  # type: ignore[union-attr]
 
@@ -491,5 +410,5 @@ def test_a_stop_leaves_many_asks_to_another_thread_which_answers_all(make: Make,
 
     dispatcher.stop()
 
-    assert all(isinstance(ask.exception(TIMEOUT_S), EventDiscardedError) for ask in asks)
+    assert {str(getattr(ask.exception(TIMEOUT_S), "reason", None)) for ask in asks} == {"stop"}
     assert answered_by.count(threading.current_thread().name) <= 100

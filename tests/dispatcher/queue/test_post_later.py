@@ -16,18 +16,15 @@ from dispatcher import (
     DispatcherConfig,
     EventNotDeclaredError,
     EventRefusedError,
-    JournalConfig,
     JournalError,
-    JournalWriter,
-    MultiDispatcher,
     QueueFullError,
 )
 from dispatcher.journal import group_commit, recover
-from dispatcher.queue.flags import ABANDONED
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, until
+from ...kit import TIMEOUT_S, Gate, Numbered, assert_accounts_balance, until
 from ...kit.journals import Job, Posted
 from ..stage import Rows, perform, scenarios
+from .conftest import numbers
 
 Start = Callable[..., AsyncDispatcher]
 
@@ -54,48 +51,15 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+def disk(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """Let go before the dispatchers stop."""
     disk = Disk(monkeypatch)
     yield disk
     disk.opened.set()
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    return tmp_path / "journal"
-
-
-@pytest.fixture
-def start(journal: Path, disk: Disk) -> Iterator[Start]:
-    """Starts dispatchers on a journal in write-ahead mode, and stops them at the end."""
-    started: list[AsyncDispatcher] = []
-
-    def start(
-        handler: Callable[[Any], Any],
-        config: DispatcherConfig | None = None,
-        coalesce_by: Callable[[Any], Any] | None = None,
-        **options: Any,
-    ) -> AsyncDispatcher:
-        writer = JournalWriter(journal, JournalConfig(**{"write_ahead": True, "durability": "sync", **options}))
-        dispatcher = AsyncDispatcher(config, name="central", journal=writer)
-        started.append(dispatcher)
-        dispatcher.register(Job, handler, events=Posted, coalesce_by=coalesce_by)
-        dispatcher.start()
-        return dispatcher
-
-    yield start
-    disk.opened.set()
-    for dispatcher in started:
-        dispatcher.stop()
-        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
 def posted(number: int) -> Posted:
     return Posted(Job.STARTED, number)
-
-
-def numbers(events: list[Any]) -> list[int]:
-    return [event.number for event in events]
 
 
 def error_of(future: Future[bool]) -> BaseException | None:
@@ -162,25 +126,11 @@ def test_logged(script: str, options: dict[str, Any], journal: Path) -> None:
     perform(script, journal=journal, **{"writer": {"durability": "sync"}} | options)
 
 
-# -- without write-ahead -----------------------------------------------------------------------------------------------
+def test_a_stopped_dispatcher_reaches_the_future() -> None:
+    stage = perform("stop | later 1 -> later EventRefusedError:stopped ; rejected stopped:1", name="central")
 
-
-def test_each_partition_takes_posts(gate: Gate) -> None:
-    group = MultiDispatcher(partitions=2)
-    group.register(Work, lambda _: None)
-    with group:
-        assert group.post_later(Numbered()).result(TIMEOUT_S)
-
-
-def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispatcher]) -> None:
-    dispatcher = make(name="central")
-    dispatcher.stop()
-
-    error = error_of(dispatcher.post_later(Numbered()))
-
-    assert isinstance(error, EventRefusedError)
-    assert str(error) == "central: the event was rejected (stopped). The dispatcher has stopped."
-    assert dispatcher.stats().rejected == {"stopped": 1}
+    [later] = stage.results["later"]
+    assert str(later.exception()) == "central: the event was rejected (stopped). The dispatcher has stopped."
 
 
 # -- accepted ----------------------------------------------------------------------------------------------------------
@@ -204,23 +154,9 @@ def test_posts_that_are_under_way_together_share_an_fsync(start: Start, disk: Di
 
 
 @pytest.mark.parametrize("durability", ["none", "sync"])
-def test_the_order_of_a_thread_is_kept_whichever_way_it_posts(start: Start, durability: str) -> None:
+def test_several_producers_keep_their_orders_whichever_way_they_post(start: Start, durability: str) -> None:
     handled: list[Posted] = []
     dispatcher = start(handled.append, durability=durability)
-
-    for number in range(200):
-        if number % 7 == 6:
-            assert dispatcher.event_handler.handle(posted(number))
-        else:
-            dispatcher.post_later(posted(number))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(handled) == list(range(200))
-
-
-def test_several_producers_of_both_kinds_keep_their_orders(start: Start) -> None:
-    handled: list[Posted] = []
-    dispatcher = start(handled.append)
 
     def produce(producer: int) -> None:
         for number in range(50):
@@ -228,7 +164,7 @@ def test_several_producers_of_both_kinds_keep_their_orders(start: Start) -> None
             if producer % 2 and number % 5:
                 dispatcher.post_later(event)
             else:
-                assert dispatcher.event_handler.handle(event)
+                assert dispatcher.post(event)
 
     threads = [started(lambda producer=producer: produce(producer)) for producer in range(4)]  # type: ignore[misc]
     for thread in threads:
@@ -266,7 +202,7 @@ def test_a_key_that_cannot_be_compared_reaches_the_future_and_its_event_does_not
 
 
 def test_events_that_cannot_be_kept_reach_the_future_and_leave_the_queue_its_room(start: Start) -> None:
-    dispatcher = start(lambda _: None, DispatcherConfig(queue_capacity=1))
+    dispatcher = start(lambda _: None, config=DispatcherConfig(queue_capacity=1))
 
     for _ in range(3):
         assert isinstance(error_of(dispatcher.post_later(Numbered())), EventNotDeclaredError)
@@ -289,12 +225,12 @@ def test_an_event_put_aside_that_the_journal_cannot_keep_is_handled(
 
         def __eq__(self, other: object) -> bool:
             if nested:
-                assert dispatcher.event_handler.handle(nested.pop())
+                assert dispatcher.post(nested.pop())
             return self is other
 
     dispatcher = start(gate.handle, coalesce_by=lambda _: Key())
     for number in range(3):
-        assert dispatcher.event_handler.handle(posted(number))
+        assert dispatcher.post(posted(number))
         assert gate.entered.wait(TIMEOUT_S)
     assert not nested
     gate.opened.set()
@@ -331,7 +267,7 @@ def test_so_many_posts_under_way_make_the_producer_wait_for_its_own(
 def test_an_event_that_is_cancelled_in_time_is_neither_logged_nor_handled(
     start: Start, disk: Disk, gate: Gate, journal: Path
 ) -> None:
-    dispatcher = start(gate.handle, DispatcherConfig(queue_capacity=3))
+    dispatcher = start(gate.handle, config=DispatcherConfig(queue_capacity=3))
     disk.hold()
     futures = [dispatcher.post_later(posted(0))]
     assert disk.entered.wait(TIMEOUT_S)
@@ -358,11 +294,11 @@ def test_callbacks_may_post_both_ways(start: Start) -> None:
     answers: list[bool] = []
 
     def post_more(_: Future[bool]) -> None:
-        answers.append(dispatcher.event_handler.handle(posted(1)))
+        answers.append(dispatcher.post(posted(1)))
         dispatcher.post_later(posted(2)).add_done_callback(post_again)
 
     def post_again(_: Future[bool]) -> None:
-        answers.append(dispatcher.event_handler.handle(posted(3)))
+        answers.append(dispatcher.post(posted(3)))
 
     for _ in range(20):
         dispatcher.post_later(posted(0)).add_done_callback(post_more)
@@ -414,7 +350,7 @@ def test_a_post_that_interrupts_the_leader_is_accepted(start: Start) -> None:
 
     dispatcher.core.journal.log.commit = interrupted  # type: ignore[method-assign]
 
-    assert dispatcher.event_handler.handle(posted(1))
+    assert dispatcher.post(posted(1))
 
     assert futures[0].result(TIMEOUT_S)
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -455,7 +391,7 @@ def test_a_stop_that_does_not_drain_leaves_no_future_undone_and_no_event_lost(
     assert disk.entered.wait(TIMEOUT_S)
     futures += [dispatcher.post_later(posted(number)) for number in range(1, 10)]
     stopping = started(dispatcher.stop)
-    until(lambda: dispatcher.core.queue.phase == ABANDONED, "the stop")
+    until(lambda: dispatcher.core.queue.phase, "the stop")
     assert reason_of(dispatcher.post_later(posted(99))) == "stopped"
     disk.opened.set()
     ended(stopping)
@@ -495,7 +431,7 @@ def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_ha
     assert disk.entered.wait(TIMEOUT_S)
     futures = [dispatcher.post_later(posted(number)) for number in range(1, 6)]
     answers: list[bool] = []
-    producers = [started(lambda: answers.append(dispatcher.event_handler.handle(posted(9)))) for _ in range(4)]
+    producers = [started(lambda: answers.append(dispatcher.post(posted(9)))) for _ in range(4)]
     assert dispatcher.core.journal is not None
     until(lambda: len(dispatcher.core.journal._group._pending) == 9, "the next batch")  # type: ignore[union-attr]
 
@@ -532,14 +468,18 @@ def test_under_continue_the_events_are_refused_once_the_log_has_failed(start: St
     disk.hold()
     disk.error = OSError(5, "Input/output error")
     futures = [dispatcher.post_later(posted(number)) for number in range(5)]
+    assert dispatcher.post_nowait(posted(9))  # it is counted, though its producer has gone on
     disk.opened.set()
     wait(futures, TIMEOUT_S)
+    until(lambda: dispatcher.stats().rejected == {"journal": 6}, "the event of post_nowait is refused")
 
     futures += [dispatcher.post_later(posted(number)) for number in range(5, 8)]
+    nowait = dispatcher.post_nowait(posted(8))
 
     errors = [future.exception(TIMEOUT_S) for future in futures]
     assert [error.reason for error in errors if isinstance(error, EventRefusedError)] == ["journal"] * 8
-    assert dispatcher.stats().rejected == {"journal": 8}
+    assert not nowait
+    assert dispatcher.stats().rejected == {"journal": 10}
     assert handled == []
 
 
@@ -547,7 +487,7 @@ def test_under_continue_the_events_are_refused_once_the_log_has_failed(start: St
 
 
 def test_post_nowait_waits_neither_for_the_disk_nor_for_room(start: Start, disk: Disk, gate: Gate) -> None:
-    dispatcher = start(gate.handle, DispatcherConfig(queue_capacity=2))
+    dispatcher = start(gate.handle, config=DispatcherConfig(queue_capacity=2))
     disk.hold()
 
     with pytest.raises(EventNotDeclaredError):
@@ -562,18 +502,3 @@ def test_post_nowait_waits_neither_for_the_disk_nor_for_room(start: Start, disk:
     dispatcher.stop()
 
     assert numbers(gate.events) == [1, 2]
-
-
-def test_what_post_nowait_could_not_log_is_refused_and_counted(start: Start, disk: Disk) -> None:
-    handled: list[Any] = []
-    dispatcher = start(handled.append, failure_policy="continue")
-    disk.error = OSError("no more disk")
-    disk.hold()
-
-    assert dispatcher.post_nowait(posted(1))
-    assert disk.entered.wait(TIMEOUT_S)
-    disk.opened.set()
-    until(lambda: dispatcher.stats().rejected == {"journal": 1}, "the event is refused")
-
-    assert not dispatcher.post_nowait(posted(2))
-    assert handled == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import cycle
 from pathlib import Path
@@ -29,9 +27,8 @@ from dispatcher.testing import InlineDispatcher
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
-from ...kit.dispatchers import hold
 from ...kit.journals import Job, Posted, after_a_crash, line_of_a_rhythm
-from .test_schedule_keys import OfKey
+from .conftest import OfKey, running
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 
@@ -164,18 +161,6 @@ def test_every_dispatcher_has_cron(kind: str) -> None:
     assert seen == ["10-23 05:00"]
 
 
-@contextmanager
-def running(
-    journal: Path, clock: ManualClock, handle: Callable[[Any], Any] = print, events: Any = (Posted, OfKey)
-) -> Iterator[AsyncDispatcher]:
-    dispatcher = AsyncDispatcher(
-        name="jobs", journal=JournalWriter(journal, JournalConfig(write_ahead=True)), time_service=clock
-    )
-    dispatcher.register(Job, handle, events=events)
-    with dispatcher:
-        yield dispatcher
-
-
 RULES = {"cron": {"cron": "0 7 * * *"}, "seconds": {"seconds": 86_400.0, "first": 3600}}
 MISFIRES: list[tuple[dict[str, Any], int]] = [
     # Those of three mornings have passed, and it is 12:00.
@@ -254,20 +239,6 @@ class TestMissedTimes:
         assert utc(last) == ("07-31 07:58" if "7" in rule.get("cron", "") else "08-01 00:00")
         assert "missed times are not posted" in caplog.text
 
-    def test_all_posts_while_earlier_ones_wait_and_the_others_do_not(self) -> None:
-        clock, gate = ManualClock(ms("2026-01-01T00:00")), Gate()
-        dispatcher = AsyncDispatcher(time_service=clock)
-        dispatcher.register(Work, gate.handle)
-        with dispatcher:
-            hold(dispatcher, gate)
-            dispatcher.post_every(1, Numbered(1))
-            dispatcher.post_every(1, Numbered(2), misfire="all")
-            clock.advance(3000)
-            gate.opened.set()
-            assert dispatcher.await_drained(TIMEOUT_S)
-
-        assert sorted(event.number for event in gate.events) == [0, 1, 2, 2, 2]
-
 
 class TestComingBack:
     """A copy of the folder is what a kill -9 leaves."""
@@ -333,25 +304,6 @@ class TestComingBack:
             crashed = after_a_crash(crashed, tmp_path / f"crashed {day}")
             second.stop()
             assert seen[day - 1 :] == [second.partition_of(OfKey(Job.STARTED, 1, lock_key))]
-
-    def test_what_is_cancelled_or_replaced_by_its_key_stays_so(self, tmp_path: Path) -> None:
-        clock = ManualClock(ms("2026-01-01T00:00"))
-        with running(tmp_path / "journal", clock) as dispatcher:
-            for number, key in enumerate(("cancelled", "changed", "once")):
-                dispatcher.post_every(cron="0 7 * * *", event=Posted(Job.STARTED, number), key=key)
-        with running(tmp_path / "journal", clock) as dispatcher:
-            assert dispatcher.cancel("cancelled")
-            dispatcher.post_every(cron="0 8 * * *", event=Posted(Job.STARTED, 7), key="changed")
-            dispatcher.post_after(9 * 3600, Posted(Job.STARTED, 8), key="once")
-            crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-
-        with running(crashed, clock) as dispatcher:
-            found = dispatcher.scheduled()
-
-            assert [(key, utc(one.due), one.event.number, one.rule) for key, one in found.items()] == [
-                ("changed", "01-01 08:00", 7, {"cron": "0 8 * * *", "tz": "UTC"}),
-                ("once", "01-01 09:00", 8, {}),
-            ]
 
     def test_a_job_whose_class_is_no_longer_declared_waits_in_the_journal(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -420,20 +372,6 @@ def test_of_many_that_take_a_key_while_it_fires_one_is_left(tmp_path: Path, repe
     with running(crashed, clock) as dispatcher:
         [again] = dispatcher.scheduled().values()
         assert (again.rule, again.event) == (left.rule, left.event)
-
-
-def test_a_rhythm_that_could_not_be_replaced_fires_once_for_each_time(tmp_path: Path) -> None:
-    """It was in the heap twice then, and fired early."""
-    clock, seen = ManualClock(ms("2026-01-01T00:00")), []
-    with running(tmp_path, clock, lambda event: seen.append(clock.current_processing_time())) as dispatcher:
-        dispatcher.post_every(1, Posted(Job.STARTED, 1), key="report")
-        with pytest.raises(JournalError):
-            dispatcher.post_after(1, Numbered(), key="report")
-        for _ in range(3):
-            clock.advance(1000)
-            assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert [each - ms("2026-01-01T00:00") for each in seen] == [1000, 2000, 3000]
 
 
 @pytest.mark.parametrize("make", [AsyncDispatcher, MultiDispatcher, InlineDispatcher])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,13 @@ from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.mailbox import ManualClock
 from dispatcher.testing import InlineDispatcher
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
 from ...kit.commands import run_here
 from ...kit.dispatchers import hold
 from ...kit.journals import Job, Posted, after_a_crash
-from ..stage import Rows, perform, scenarios
+from ..stage import NOON_MS, Rows, perform, scenarios
+from .conftest import OfKey, running
 
-NOON_MS = 1_800_000_000_000
 YEARS_MS = 10 * 365 * 86_400_000
 
 FOUR = "after 1000 1 | at 1000 2 | after 1000 3 key=three | every 1000 4 key=four | cancel 1 2 3 4"
@@ -49,6 +48,12 @@ SCENARIOS: Rows = {
     "a key whose event has fired is free, and its event is not lost": (
         "hold 0 | after 1000 1 key=d1 | +1000 | drop d1 -> cancelled False | after 1000 2 key=d1"
         " | crash | +0 -> seen 0 1 | +1000 -> seen 0 1 2",
+        {},
+    ),
+    "what was cancelled or replaced in a later run stays so": (
+        "every 10000 1 key=cancelled | every 10000 2 key=changed | every 10000 3 key=once | restart | drop cancelled"
+        " | every 20000 7 key=changed | after 30000 8 key=once | crash -> dues changed:20000 once:30000"
+        " | +30000 -> seen 7 8",
         {},
     ),
     "a one-time event takes the place of a rhythm": ("every 1000 2 key=k | after 1000 1 key=k | +2000 -> seen 1", {}),
@@ -79,38 +84,9 @@ def test_scenario(script: str, options: dict[str, Any], tmp_path: Path) -> None:
     perform(script, journal=tmp_path / "journal", **options)
 
 
-@dataclass
-class OfKey:
-    """An event of a partition."""
-
-    type: Job
-    number: int
-    lock_key: str
-
-
-@contextmanager
-def running(journal: Path, clock: ManualClock, handle: Callable[[Any], Any]) -> Iterator[AsyncDispatcher]:
-    writer = JournalWriter(journal, JournalConfig(write_ahead=True))
-    dispatcher = AsyncDispatcher(journal=writer, time_service=clock)
-    dispatcher.register(Job, handle, events=(Posted, OfKey))
-    with dispatcher:
-        yield dispatcher
-
-
-def handled_from(crashed: Path, clock: ManualClock, ms: int = 0) -> list[int]:
-    """The numbers that the next start hands out, at once and in these ms."""
-    seen: list[int] = []
-    with running(crashed, clock, lambda event: seen.append(event.number)) as dispatcher:
-        for _ in range(0, ms + 1, 100):
-            assert dispatcher.await_drained(TIMEOUT_S)
-            clock.advance(100)
-        assert dispatcher.await_drained(TIMEOUT_S)
-    return seen
-
-
 def test_a_key_is_cancelled_and_replaced_before_the_start(tmp_path: Path) -> None:
     clock = ManualClock(NOON_MS)
-    with running(tmp_path / "journal", clock, print) as dispatcher:
+    with running(tmp_path / "journal", clock) as dispatcher:
         for number, key in enumerate(("cancelled", "replaced", "kept")):
             dispatcher.post_after(1, Posted(Job.STARTED, number), key=key)
     seen: list[int] = []
@@ -191,35 +167,22 @@ def test_no_time_of_a_key_is_posted_twice_whenever_it_crashes(
     assert seen == [2 if appends == 0 else 1]
 
 
-def test_an_event_that_cannot_be_kept_leaves_the_one_that_it_was_to_replace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "expected"), [("post_after", [1000]), ("post_every", [1000, 2000, 3000])])
+def test_an_event_that_cannot_be_kept_leaves_the_one_that_it_was_to_replace(
+    tmp_path: Path, first: str, expected: list[int]
+) -> None:
+    """A rhythm was in the heap twice then, and fired early."""
     clock, seen = ManualClock(NOON_MS), []
-    with running(tmp_path, clock, lambda event: seen.append(event.number)) as dispatcher:
-        dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
+    with running(tmp_path, clock, lambda event: seen.append(clock.current_processing_time() - NOON_MS)) as dispatcher:
+        getattr(dispatcher, first)(1, Posted(Job.STARTED, 1), key="d1")
         with pytest.raises(EventNotDeclaredError):
             dispatcher.post_after(1, Numbered(2), key="d1")
         assert list(dispatcher.scheduled()) == ["d1"]
-        clock.advance(1000)
-        assert dispatcher.await_drained(TIMEOUT_S)
+        for _ in range(3):
+            clock.advance(1000)
+            assert dispatcher.await_drained(TIMEOUT_S)
 
-    assert seen == [1]
-
-
-def test_of_many_that_take_a_key_at_once_one_is_left(tmp_path: Path) -> None:
-    clock, seen = ManualClock(NOON_MS), []
-    with running(tmp_path / "journal", clock, lambda event: seen.append(event.number)) as dispatcher:
-
-        def schedule(number: int) -> None:
-            for _ in range(10):
-                dispatcher.post_after(1, Posted(Job.STARTED, number), key="d1")
-
-        in_threads(*(lambda number=number: schedule(number) for number in range(4)))
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        assert dispatcher.stats().scheduled == 1
-        clock.advance(1000)
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert len(seen) == 1
-    assert handled_from(crashed, ManualClock(NOON_MS + 1000)) == seen
+    assert seen == expected
 
 
 def test_a_key_that_is_no_str_is_named_and_one_without_letters_holds_nothing() -> None:
@@ -256,10 +219,10 @@ class TestRhythms:
     @pytest.mark.parametrize("what", [Posted(Job.STARTED, 1), lambda: Posted(Job.STARTED, 1)])
     def test_a_rhythm_that_does_not_fire_keeps_no_old_segment(self, tmp_path: Path, what: Any) -> None:
         clock = ManualClock(NOON_MS)
-        with running(tmp_path, clock, print) as dispatcher:
+        with running(tmp_path, clock) as dispatcher:
             dispatcher.post_every(10, what, key="nightly")
 
-        with running(tmp_path, clock, print):
+        with running(tmp_path, clock):
             pass
 
         [kept] = recover(tmp_path).accepted
@@ -267,7 +230,7 @@ class TestRhythms:
 
     def test_the_command_lists_and_forgets_keys(self, tmp_path: Path) -> None:
         clock = ManualClock(NOON_MS)
-        with running(tmp_path, clock, print) as dispatcher:
+        with running(tmp_path, clock) as dispatcher:
             dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly")
             dispatcher.post_after(20, Posted(Job.STARTED, 1), key="d1")
 
@@ -285,7 +248,7 @@ class TestRhythms:
     def test_after_a_run_with_a_clock_years_ahead_it_waits_one_period(self, tmp_path: Path) -> None:
         """It waited for years. Runs shorter than a period do not begin it again."""
         ahead = ManualClock(NOON_MS + YEARS_MS)
-        with running(tmp_path, ahead, print) as dispatcher:
+        with running(tmp_path, ahead) as dispatcher:
             dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly")
             ahead.advance(10_000)
             assert dispatcher.await_drained(TIMEOUT_S)

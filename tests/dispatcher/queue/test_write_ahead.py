@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,15 @@ from dispatcher import (
     JournalWriter,
     ServiceState,
 )
-from dispatcher.journal import EVENTS, read_rows, recover, verify
+from dispatcher.journal import EVENTS, read_rows, verify
 
-from ...kit import TIMEOUT_S, Gate, in_threads, until
+from ...kit import TIMEOUT_S, Gate, until
+from ...kit.journals import Job as Job
 from ...kit.journals import after_a_crash
 from ..stage import Rows, perform, scenarios
+from .conftest import numbers
 
-
-class Job(Enum):
-    STARTED = 1
-    ENDED = 2
+Start = Callable[..., AsyncDispatcher]
 
 
 @dataclass
@@ -69,39 +69,20 @@ class FrozenModel(BaseModel):
 
 CLASSES = (Plain, Frozen, Slotted, Model, FrozenModel)
 
-Start = Callable[..., AsyncDispatcher]
-
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    return tmp_path / "journal"
+def start(start: Start) -> Start:
+    return partial(start, events=CLASSES)
 
 
-@pytest.fixture
-def start(journal: Path) -> Iterator[Start]:
-    """Starts dispatchers on a journal in write-ahead mode, and stops them at the end."""
-    started: list[AsyncDispatcher] = []
-
-    def start(
-        handler: Callable[[Any], Any],
-        path: Path = journal,
-        *,
-        config: DispatcherConfig | None = None,
-        events: Any = CLASSES,
-        coalesce_by: Callable[[Any], Any] | None = None,
-        **options: Any,
-    ) -> AsyncDispatcher:
-        writer = JournalWriter(path, JournalConfig(**{"write_ahead": True, "durability": "sync", **options}))
-        dispatcher = AsyncDispatcher(config, journal=writer)
-        started.append(dispatcher)
-        dispatcher.register(Job, handler, events=events, coalesce_by=coalesce_by)
-        dispatcher.start()
-        return dispatcher
-
-    yield start
-    for dispatcher in started:
-        dispatcher.stop()
-        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+def leave(start: Start, gate: Gate, count: int) -> AsyncDispatcher:
+    """A run that stops in the first of its events, and leaves the others to the next start."""
+    dispatcher = start(gate.handle)
+    for number in range(count):
+        assert dispatcher.post(Plain(Job.STARTED, number))
+    assert gate.entered.wait(TIMEOUT_S)
+    stop_undrained(dispatcher, gate)
+    return dispatcher
 
 
 def stop_undrained(dispatcher: AsyncDispatcher, gate: Gate) -> None:
@@ -113,10 +94,6 @@ def stop_undrained(dispatcher: AsyncDispatcher, gate: Gate) -> None:
     gate.opened.set()
     stopping.join(TIMEOUT_S)
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
-def numbers(events: list[Any]) -> list[int]:
-    return [event.number for event in events]
 
 
 def handled_by_the_next(start: Start, count: int, path: Path | None = None, **options: Any) -> list[Any]:
@@ -143,7 +120,7 @@ def test_events_of_each_declared_kind_come_back_as_they_were(start: Start, gate:
         FrozenModel(type=Job.ENDED, number=5),
     ]
     for event in given:
-        assert dispatcher.event_handler.handle(event)
+        assert dispatcher.post(event)
     assert gate.entered.wait(TIMEOUT_S)
 
     stop_undrained(dispatcher, gate)
@@ -164,9 +141,9 @@ def test_a_class_that_was_not_declared_is_refused_with_an_error(start: Start, jo
     with pytest.raises(
         EventNotDeclaredError, match=r"Event is not declared for Job.*register\(Job, handler, events=Ev"
     ):
-        dispatcher.event_handler.handle(Event(Job.STARTED))
+        dispatcher.post(Event(Job.STARTED))
     with pytest.raises(EventNotDeclaredError, match="object is not declared for NoneType"):
-        dispatcher.event_handler.handle(object())
+        dispatcher.post(object())
     dispatcher.stop()
 
     assert dispatcher.stats().accepted == 0
@@ -186,9 +163,9 @@ def test_an_event_whose_values_cannot_be_kept_is_refused_and_leaves_the_queue_it
 
     for _ in range(3):
         with pytest.raises(JournalError, match="cannot be kept in the journal"):
-            dispatcher.event_handler.handle(Plain(Job.STARTED, object()))  # type: ignore[arg-type]
+            dispatcher.post(Plain(Job.STARTED, object()))  # type: ignore[arg-type]
 
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
+    assert dispatcher.post(Plain(Job.STARTED, 1))
 
 
 # -- what comes again ------------------------------------------------------------------------------------------------
@@ -197,12 +174,7 @@ def test_an_event_whose_values_cannot_be_kept_is_refused_and_leaves_the_queue_it
 def test_events_left_by_a_stop_are_handled_first_by_the_next_start_in_order(
     start: Start, gate: Gate, journal: Path
 ) -> None:
-    dispatcher = start(gate.handle)
-    for number in range(5):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
-    assert gate.entered.wait(TIMEOUT_S)
-    stop_undrained(dispatcher, gate)
-    assert dispatcher.stats().discarded == 4
+    assert leave(start, gate, 5).stats().discarded == 4
 
     marks: list[tuple[int, bool]] = []
     held = Gate()
@@ -213,7 +185,7 @@ def test_events_left_by_a_stop_are_handled_first_by_the_next_start_in_order(
 
     again = start(handle)
     held.opened.set()
-    assert again.event_handler.handle(Plain(Job.STARTED, 5))
+    assert again.post(Plain(Job.STARTED, 5))
     again.stop()
 
     assert marks == [(1, True), (2, True), (3, True), (4, True), (5, False)]
@@ -233,14 +205,14 @@ def test_an_unhandled_event_is_redelivered_after_each_crash_until_it_is_handled(
     """Several generations of crashes: each inherits what the one before did not handle."""
     dispatcher = start(gate.handle)
     for number in range(3):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+        assert dispatcher.post(Plain(Job.STARTED, number))
     assert gate.entered.wait(TIMEOUT_S)
     path = after_a_crash(journal, tmp_path / "crash 0")
 
     for generation in range(1, 4):
         held = Gate()
         again = start(held.handle, path)
-        assert again.event_handler.handle(Plain(Job.STARTED, 100 * generation))
+        assert again.post(Plain(Job.STARTED, 100 * generation))
         assert held.entered.wait(TIMEOUT_S)
         path = after_a_crash(path, tmp_path / f"crash {generation}")
         held.opened.set()
@@ -253,18 +225,6 @@ def test_an_unhandled_event_is_redelivered_after_each_crash_until_it_is_handled(
     assert verify(path)[2:] == ((), (), ())
 
 
-@pytest.mark.parametrize("durability", ["none", "sync"])
-def test_an_accepted_event_is_in_the_log_at_once(
-    start: Start, gate: Gate, journal: Path, tmp_path: Path, durability: str
-) -> None:
-    dispatcher = start(gate.handle, durability=durability)
-
-    for number in range(3):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
-        left = recover(after_a_crash(journal, tmp_path / f"crash {number}")).accepted
-        assert [accepted.seq for accepted in left] == list(range(1, number + 2))
-
-
 def test_posts_of_handlers_are_in_the_log_too(start: Start, journal: Path, tmp_path: Path) -> None:
     handled: list[int] = []
     crashed = []
@@ -273,34 +233,16 @@ def test_posts_of_handlers_are_in_the_log_too(start: Start, journal: Path, tmp_p
         handled.append(event.number)
         if event.number == 1:
             for number in (2, 3):
-                assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+                assert dispatcher.post(Plain(Job.STARTED, number))
             crashed.append(after_a_crash(journal, tmp_path / "crashed"))
 
     dispatcher = start(handle)
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
+    assert dispatcher.post(Plain(Job.STARTED, 1))
     dispatcher.stop()
 
     assert handled == [1, 2, 3]
     assert numbers(handled_by_the_next(start, 3, crashed[0])) == [1, 2, 3]
     assert handled_by_the_next(start, 0) == []
-
-
-def test_many_producers_are_handled_in_their_order_after_a_crash(
-    start: Start, gate: Gate, journal: Path, tmp_path: Path
-) -> None:
-    dispatcher = start(gate.handle)
-
-    def produce(producer: int) -> Callable[[], None]:
-        return lambda: (
-            [dispatcher.event_handler.handle(Plain(Job.STARTED, number, str(producer))) for number in range(10)]
-            and None
-        )
-
-    in_threads(*map(produce, range(4)))
-
-    again = handled_by_the_next(start, 40, after_a_crash(journal, tmp_path / "crashed"))
-    for producer in range(4):
-        assert [event.number for event in again if event.key == str(producer)] == list(range(10))
 
 
 # -- what does not come again ----------------------------------------------------------------------------------------
@@ -310,6 +252,10 @@ STOPS = "| begin stop | release | restart | +0 -> seen 0"
 REJECTS = {"queue_capacity": 1, "queue_full_policy": "reject"}
 BY_KEY = {"coalesce_by": lambda event: event.lock_key}
 SCENARIOS: Rows = {
+    "the events behind one whose error ends the handler thread come again": (
+        "hold 0 | post 1 2 | release | ended -> failed 1 | restart | +0 -> seen 0 1 2",
+        {"on_error": "stop", "fails": {0: 1}},
+    ),
     "an event that failed was handled": ("post 1 | +0 -> failed 1 | restart | +0 -> seen 1", {"fails": {1: 1}}),
     "what was superseded does not come again, and the rest does in the order of acceptance": (
         f"hold 0 | post 1:a 2:b 3:a 4 5:a 6:b {STOPS} 4 5 6",
@@ -341,6 +287,12 @@ SCENARIOS: Rows = {
         "| restart | +0 -> seen 0",
         {"drain_events_on_stop": True},
     ),
+} | {
+    f"an accepted event is in the log at once, with durability {durability}": (
+        "hold 0 -> left 1 | post 1 -> left 2 | post 2 -> left 3",
+        {"writer": {"durability": durability}},
+    )
+    for durability in ("none", "sync")
 }
 
 
@@ -366,7 +318,7 @@ def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_come
 
     monkeypatch.setattr(dispatcher.core.queue.write_ahead, "accept", accept_and_stop)
 
-    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
+    assert dispatcher.post(Plain(Job.STARTED, 1))
 
     assert (dispatcher.stats().accepted, dispatcher.stats().discarded, dispatcher.stats().rejected) == (1, 1, {})
     assert numbers(handled_by_the_next(start, 1)) == [1]
@@ -376,19 +328,15 @@ def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_come
 
 
 def test_a_bounded_queue_takes_all_that_comes_again(start: Start, gate: Gate) -> None:
-    dispatcher = start(gate.handle)
-    for number in range(6):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
-    assert gate.entered.wait(TIMEOUT_S)
-    stop_undrained(dispatcher, gate)
+    leave(start, gate, 6)
 
     held = Gate()
     again = start(held.handle, config=DispatcherConfig(queue_capacity=2, queue_full_policy="reject"))
     assert held.entered.wait(TIMEOUT_S)
-    assert not again.event_handler.handle(Plain(Job.STARTED, 9))
+    assert not again.post(Plain(Job.STARTED, 9))
     held.opened.set()
     assert again.await_drained(TIMEOUT_S)
-    assert again.event_handler.handle(Plain(Job.STARTED, 10))
+    assert again.post(Plain(Job.STARTED, 10))
     again.stop()
 
     assert numbers(held.events) == [1, 2, 3, 4, 5, 10]
@@ -418,61 +366,20 @@ NeedsMore.__name__ = "Plain"
     ],
     ids=["not declared", "changed"],
 )
-def test_a_class_that_does_not_fit_any_more_fails_the_start_and_nothing_is_lost(
+def test_a_class_that_does_not_fit_any_more_fails_the_start_which_stops_it_and_nothing_is_lost(
     start: Start, gate: Gate, journal: Path, events: type, message: str
 ) -> None:
-    dispatcher = start(gate.handle)
-    for number in range(3):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
-    assert gate.entered.wait(TIMEOUT_S)
-    stop_undrained(dispatcher, gate)
+    leave(start, gate, 3)
     handled: list[Any] = []
-
-    with pytest.raises(JournalError, match=message):
-        start(handled.append, events=events)
-
-    assert handled == []
-    assert numbers(handled_by_the_next(start, 2)) == [1, 2]
-    assert verify(journal)[2:] == ((), (), ())
-
-
-def test_a_dispatcher_whose_start_failed_is_stopped_and_has_let_go_of_the_journal(
-    start: Start, gate: Gate, journal: Path
-) -> None:
-    dispatcher = start(gate.handle)
-    for number in range(2):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
-    assert gate.entered.wait(TIMEOUT_S)
-    stop_undrained(dispatcher, gate)
     again = AsyncDispatcher(journal=JournalWriter(journal, JournalConfig(write_ahead=True)))
+    again.register(Job, handled.append, events=events)
     again.init()
 
-    with pytest.raises(JournalError, match="not declared"):
+    with pytest.raises(JournalError, match=message):
         again.start()
 
+    assert handled == []
     assert again.state is ServiceState.STOPPED
     assert isinstance(again.failure_cause, JournalError)
-    assert [accepted.seq for accepted in recover(journal).accepted] == [2]
-
-
-def test_a_second_dispatcher_on_the_same_journal_is_refused(start: Start) -> None:
-    start(lambda _: None)
-
-    with pytest.raises(JournalError, match="is being written by another process, or another writer of this one"):
-        start(lambda _: None)
-
-
-def test_a_handler_thread_that_ends_by_an_error_leaves_the_rest_to_the_next_start(start: Start, gate: Gate) -> None:
-    def handle(event: Any) -> None:
-        gate.handle(event)
-        raise LookupError("lost")
-
-    dispatcher = start(handle)
-    dispatcher.register(Job, lambda _: None, on_error="stop")
-    for number in range(3):
-        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
-    dispatcher.set_drain_events_on_stop(False)
-    gate.opened.set()
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
     assert numbers(handled_by_the_next(start, 2)) == [1, 2]
+    assert verify(journal)[2:] == ((), (), ())
