@@ -2,116 +2,77 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
-from dispatcher.queue.contents import SAMPLE, QueueContents, sums
-from dispatcher.queue.entry import STAMPED, Entry
 
-from ...kit import Gate, Numbered, OfEntity, Unreadable, Work
+from ...kit import Gate, Numbered, OfEntity, Other, Unreadable, Work
 from ...kit.dispatchers import hold
 
 Make = Callable[..., AsyncDispatcher]
 
-QUEUE = AsyncDispatcher().core.queue
-
+SAMPLE = 10_000
 DO, MORE = Numbered(type=Work.DO), Numbered(type=Work.MORE)
 
 
-class Changing(deque[Any]):
-    """A queue that changes while it is copied for the first time."""
-
-    copies = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        self.copies += 1
-        if self.copies == 1:
-            raise RuntimeError("deque mutated during iteration")
-        return super().__iter__()
-
-
-def counted(entries: deque[Any]) -> tuple[dict[Any, int], bool]:
-    found, approximate = QueueContents(entries).by_type()
-    return sums(found), approximate
-
-
-def stamped(event: Any) -> Entry:
-    return Entry(QUEUE, event, enqueued_ns=1)
-
-
-def keyed(event: Any) -> Entry:
-    return Entry(QUEUE, event, key=(Work, "key"))
+def queued(events: Iterable[Any], **config: Any) -> AsyncDispatcher:
+    """A dispatcher that is not started."""
+    dispatcher = AsyncDispatcher(DispatcherConfig(**config))
+    dispatcher.register(Other, print, coalesce_by=lambda event: event.number)
+    for event in events:
+        dispatcher.post(event)
+    return dispatcher
 
 
 def test_up_to_the_size_of_a_sample_each_event_is_counted() -> None:
-    queue = deque([DO] * (SAMPLE - 1) + [MORE])
+    found = queued([DO] * (SAMPLE - 1) + [MORE]).view.queue_contents(SAMPLE)
 
-    assert counted(queue) == ({Work.DO: SAMPLE - 1, Work.MORE: 1}, False)
+    assert (found.counts, found.approximate) == ({Work.DO: SAMPLE - 1, Work.MORE: 1}, False)
 
 
 @pytest.mark.parametrize("stretches", [1.5, 2, 5])
 def test_a_longer_queue_is_counted_by_a_sample_that_is_scaled(stretches: float) -> None:
-    queued = int(SAMPLE * stretches)
-    queue = deque([DO] * (queued // 4) + [MORE] * (queued - queued // 4))  # spread: not the first ones only
+    size = int(SAMPLE * stretches)
 
-    counts, approximate = counted(queue)
+    # Spread: not the first ones only.
+    found = queued([DO] * (size // 4) + [MORE] * (size - size // 4)).view.queue_contents(SAMPLE)
 
-    assert approximate
-    assert sum(counts.values()) == pytest.approx(queued, abs=2)
-    assert counts[Work.DO] == pytest.approx(queued / 4, rel=0.01)
+    assert found.approximate
+    assert sum(found.counts.values()) == pytest.approx(size, abs=2)
+    assert found.counts[Work.DO] == pytest.approx(size / 4, rel=0.01)
 
 
 @pytest.mark.parametrize("period", [2, 4, 5])
 def test_a_sample_shows_types_that_alternate(period: int) -> None:
     """Every fourth event would be of one type only."""
-    queue = deque(([DO] + [MORE] * (period - 1)) * (4 * SAMPLE // period))
+    found = queued(([DO] + [MORE] * (period - 1)) * (4 * SAMPLE // period)).view.queue_contents(SAMPLE)
 
-    counts, _ = counted(queue)
-
-    assert counts[Work.DO] == pytest.approx(4 * SAMPLE / period, rel=0.05)
+    assert found.counts[Work.DO] == pytest.approx(4 * SAMPLE / period, rel=0.05)
 
 
-def test_events_in_entries_and_events_without_a_type_are_counted_as_well() -> None:
-    unreadable = [stamped(Unreadable()), Unreadable(), object()]
-    queue: deque[Any] = deque([DO, stamped(DO), keyed(MORE), *unreadable, stamped(MORE)])
+@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+def test_an_event_is_counted_whatever_else_the_queue_keeps_with_it(measure_times: str) -> None:
+    keyed = Numbered(type=Other.DO)  # type: ignore[arg-type]
+    view = queued([DO, MORE, MORE, OfEntity("a"), Unreadable(), object(), (), keyed], measure_times=measure_times).view
 
-    assert counted(queue) == ({Work.DO: 2, Work.MORE: 2}, False)
-
-
-def test_stamped_entries_are_counted_as_their_events() -> None:
-    named = OfEntity("app_1")
-    entries: deque[Any] = deque((event, 1, STAMPED) for event in [DO, MORE, MORE, named, Unreadable(), ()])
-    contents = QueueContents(deque([*entries, keyed(MORE)]), are_stamped=True)
-
-    assert sums(contents.by_type()[0]) == {Work.DO: 2, Work.MORE: 3}
-    assert contents.by_entity(10).counts == {"app_1": 1}
-
-
-def test_a_queue_that_changes_while_it_is_copied_is_copied_again() -> None:
-    queue = Changing([DO, DO])
-
-    assert counted(queue) == ({Work.DO: 2}, False)
-    assert queue.copies == 2
+    assert view.queue_contents().counts == {Work.DO: 2, Work.MORE: 2, Other.DO: 1}
+    assert view.queue_entities().counts == {"a": 1}
 
 
 def test_the_entities_with_most_events_come_first() -> None:
     events = [OfEntity("a"), *[OfEntity("b")] * 3, *[OfEntity(7)] * 2, OfEntity(None), DO, Unreadable()]
-    queue: deque[Any] = deque([*events, stamped(OfEntity("a")), keyed(OfEntity("a"))])
 
-    found = QueueContents(queue).by_entity(2)
+    found = queued([*events, OfEntity("a"), OfEntity("a")]).view.queue_entities(2)
 
     assert (list(found.counts.items()), found.approximate) == ([("a", 3), ("b", 3)], False)
 
 
 def test_entities_of_a_long_queue_are_sampled() -> None:
-    queue: deque[Any] = deque([OfEntity("a"), OfEntity("b"), OfEntity("b"), DO] * SAMPLE)
-
-    found = QueueContents(queue).by_entity(20)
+    found = queued([OfEntity("a"), OfEntity("b"), OfEntity("b"), DO] * SAMPLE).view.queue_entities(20, SAMPLE)
 
     assert found.approximate
     assert list(found.counts) == ["b", "a"]
@@ -119,13 +80,13 @@ def test_entities_of_a_long_queue_are_sampled() -> None:
 
 
 def test_a_scrape_and_the_view_count_a_long_queue_by_a_sample(make: Make, gate: Gate) -> None:
-    registry = CollectorRegistry()
+    registry, each = CollectorRegistry(), 50_000
     config = DispatcherConfig(drain_events_on_stop=False, print_events_info_threshold=10**9)
     dispatcher = make(config, name="central", handler=gate)
     register_metrics(dispatcher, registry)
     hold(dispatcher, gate, DO)
-    for event in [DO, MORE] * SAMPLE:
-        dispatcher.event_handler.handle(event)
+    for event in [DO, MORE] * each:
+        dispatcher.post(event)
 
     labels = {"dispatcher": "central", "event_class": "Work", "event_type": "DO"}
     shown = registry.get_sample_value("dispatcher_event_queue_contents", labels)
@@ -134,12 +95,12 @@ def test_a_scrape_and_the_view_count_a_long_queue_by_a_sample(make: Make, gate: 
     assert counts.approximate
     assert counts.counts.keys() == {Work.DO, Work.MORE}
     for count in (shown, counts.counts[Work.DO], dispatcher.queue_contents()[Work.DO]):
-        assert count == pytest.approx(SAMPLE, rel=0.05)
+        assert count == pytest.approx(each, rel=0.05)
 
 
 def test_the_newest_events_are_counted_by_a_sample() -> None:
-    queue = QueueContents(deque([DO] * 1000 + [MORE] * 500))
+    view = queued([DO] * 1000 + [MORE] * 500).view
 
-    assert queue.newest(500, 50) == [(Work.MORE, 50)]
-    assert sums(queue.newest(600, 600)) == {Work.DO: 100, Work.MORE: 500}
-    assert QueueContents(deque()).newest(10, 50) == []
+    assert view.newest_queued(500, 50).counts == {Work.MORE: 50}
+    assert view.newest_queued(600, 600).counts == {Work.DO: 100, Work.MORE: 500}
+    assert queued([]).view.newest_queued(10, 50).counts == {}

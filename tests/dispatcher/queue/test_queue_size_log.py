@@ -47,26 +47,28 @@ class Watched:
         return self.contents
 
 
-def test_each_further_thousand_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("seen", "logged"),
+    [
+        pytest.param(
+            [(0, size) for size in (999, 1000, 1000, 2000, 2000, 3000)],
+            [1000, 2000, 3000],
+            id="each further thousand once",
+        ),
+        pytest.param(
+            [(0, 1001), (1, 2002), (SECOND_NS, 3003), (SECOND_NS + 1, 4004)],
+            [1001, 3003],
+            id="between thousands at most once a second",
+        ),
+    ],
+)
+def test_sizes_are_logged(caplog: pytest.LogCaptureFixture, seen: list[tuple[int, int]], logged: list[int]) -> None:
     watched = Watched()
 
-    for size in (999, 1000, 1000, 2000, 2000, 3000):
+    for watched.now_ns, size in seen:
         watched.log(size, None)
 
-    assert lines(caplog, "Size of event-queue") == [
-        "q: Size of event-queue is 1000",
-        "q: Size of event-queue is 2000",
-        "q: Size of event-queue is 3000",
-    ]
-
-
-def test_sizes_between_thousands_are_logged_at_most_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    watched = Watched()
-
-    for watched.now_ns, size in ((0, 1001), (1, 2002), (SECOND_NS, 3003), (SECOND_NS + 1, 4004)):
-        watched.log(size, None)
-
-    assert [line.rsplit(" ", 1)[1] for line in lines(caplog, "Size of event-queue")] == ["1001", "3003"]
+    assert lines(caplog, "Size of event-queue") == [f"q: Size of event-queue is {size}" for size in logged]
 
 
 def test_low_room_is_warned_of_at_most_once_in_30_seconds(caplog: pytest.LogCaptureFixture) -> None:
@@ -117,26 +119,18 @@ def test_details_are_printed_at_most_once_in_30_seconds() -> None:
     assert not watched.logged.acquire(blocking=False)
 
 
-def test_details_are_printed_as_soon_as_info_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_details_are_collected_only_while_info_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched(print_events_info_threshold=3)
     caplog.set_level(logging.WARNING, logger="dispatcher.async_dispatcher")
+    before = set(threading.enumerate())
     watched.log(3, None)
-    caplog.set_level(logging.INFO, logger="dispatcher.async_dispatcher")
+    assert {thread for thread in threading.enumerate() if thread.name == "q-details"} <= before
+    assert watched.threads == []
 
+    caplog.set_level(logging.INFO, logger="dispatcher.async_dispatcher")
     watched.log(3, None)
 
     assert watched.logged.acquire(timeout=TIMEOUT_S)
-
-
-def test_details_are_not_collected_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="dispatcher.async_dispatcher")
-    watched = Watched(print_events_info_threshold=3)
-    before = set(threading.enumerate())
-
-    watched.log(3, None)
-
-    assert {thread for thread in threading.enumerate() if thread.name == "q-details"} <= before
-    assert watched.threads == []
 
 
 def test_behind_a_handler_that_hangs_the_size_and_the_details_are_logged(
