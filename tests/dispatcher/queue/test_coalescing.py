@@ -13,6 +13,7 @@ from dispatcher import AsyncDispatcher, Event
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads
 from ...kit.dispatchers import hold
+from ...kit.holding import held
 from ..stage import Rows, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
@@ -45,27 +46,6 @@ def got() -> list[Any]:
     return []
 
 
-@pytest.fixture
-def held(make: Make, gate: Gate, got: list[Any]) -> Callable[..., AsyncDispatcher]:
-    """Makes dispatchers whose handler thread stays in a first event of class Work until the gate opens."""
-
-    def held() -> AsyncDispatcher:
-        dispatcher = make(handler=gate)
-        dispatcher.register(Update, got.append, coalesce_by=key_of)
-        hold(dispatcher, gate)
-        return dispatcher
-
-    return held
-
-
-def post(dispatcher: AsyncDispatcher, *events: Any) -> list[bool]:
-    return [dispatcher.event_handler.handle(event) for event in events]
-
-
-def seen(got: list[Any]) -> list[tuple[Any, int]]:
-    return [(event.key, event.number) for event in got]
-
-
 SCENARIOS: Rows = {
     "the newest event of each key is handled, in the order of first arrival": (
         "hold | post 1:a 2:b 3:a 4:c 5:b 6:a -> posted True True True True True True ; queue_size 3 "
@@ -84,48 +64,35 @@ SCENARIOS: Rows = {
         "hold | post 1:a | begin post 2:b -> waiting 1 | release -> seen 1 2 ; posted True True",
         {"queue_capacity": 1},
     ),
+    "an error of the function reaches the producer, and nothing is accepted": (
+        "post 1 -> posted ZeroDivisionError ; accepted 0 ; rejected",
+        {"coalesce_by": lambda event: 1 // 0},
+    ),
+    "so does that of a key without a hash": (
+        "post 1 -> posted TypeError ; accepted 0 ; rejected",
+        {"coalesce_by": lambda event: []},
+    ),
 }
 
 
 @scenarios(SCENARIOS)
 def test_scenario(script: str, options: dict[str, Any]) -> None:
-    perform(script, coalesce_by=lambda event: event.lock_key, **options)
+    perform(script, **{"coalesce_by": lambda event: event.lock_key, **options})
 
 
-def test_types_of_one_class_share_their_keys(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held()
+def test_the_same_key_of_two_classes_is_two_keys_and_of_two_types_one(make: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = make(handler=gate)
+    for event_class in (Update, Twin):
+        dispatcher.register(event_class, got.append, coalesce_by=key_of)
+    hold(dispatcher, gate)
 
-    post(dispatcher, Keyed("a", 1, Update.SET), Keyed("a", 2, Update.CLEAR))
-    assert dispatcher.queue_contents() == {Update.CLEAR: 1}
+    for number, type in enumerate((Update.SET, Twin.SET, Update.CLEAR, Twin.SET)):
+        dispatcher.post(Keyed("a", number, type))
+    assert dispatcher.queue_contents() == {Update.CLEAR: 1, Twin.SET: 1}
     gate.opened.set()
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert [event.type for event in got] == [Update.CLEAR]
-
-
-def test_the_same_key_of_two_classes_is_two_keys(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held()
-    twins: list[Any] = []
-    dispatcher.register(Twin, twins.append, coalesce_by=key_of)
-
-    post(dispatcher, Keyed("a", 1), Keyed("a", 2, Twin.SET), Keyed("a", 3), Keyed("a", 4, Twin.SET))
-    gate.opened.set()
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert (seen(got), seen(twins)) == ([("a", 3)], [("a", 4)])
-
-
-def test_an_error_of_the_key_goes_to_the_poster_and_nothing_is_accepted(held: Make) -> None:
-    dispatcher = held()
-
-    with pytest.raises(AttributeError, match="key"):
-        dispatcher.event_handler.handle(Event(Update.SET))
-    with pytest.raises(TypeError, match="unhashable"):
-        dispatcher.event_handler.handle(Keyed([], 1))
-
-    assert dispatcher.queue_size() == 0
-    assert dispatcher.stats().accepted == 1
-    assert dispatcher.stats().rejected == {}
+    assert [event.number for event in got] == [2, 3]
 
 
 @pytest.mark.parametrize("capacity", [None, 3])
@@ -137,7 +104,7 @@ def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accou
 
     def produce(producer: int) -> None:
         for number in range(300):
-            assert dispatcher.event_handler.handle(Keyed((producer, number % 3), number))
+            assert dispatcher.post(Keyed((producer, number % 3), number))
 
     in_threads(*(lambda producer=producer: produce(producer) for producer in range(3)))
 
@@ -156,7 +123,7 @@ def test_a_coalesce_by_that_cannot_be_called_is_refused_and_nothing_is_registere
     with pytest.raises(TypeError, match="not callable"):
         dispatcher.register(Work, lambda _: None, coalesce_by=())  # type: ignore[arg-type]
 
-    dispatcher.event_handler.handle(Numbered())
+    dispatcher.post(Numbered())
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().failed == 1
 
@@ -183,7 +150,7 @@ def test_a_key_goes_with_the_handler_that_brought_it(
 
     assert dispatcher.unregister(Update, handlers[unregistered])
     for number in range(3):
-        dispatcher.event_handler.handle(Keyed("a", number))
+        dispatcher.post(Keyed("a", number))
     gate.opened.set()
 
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -193,12 +160,12 @@ def test_a_key_goes_with_the_handler_that_brought_it(
 def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make, gate: Gate) -> None:
     dispatcher = make(handler=gate)
     for number in range(3):
-        dispatcher.event_handler.handle(Numbered(number))
+        dispatcher.post(Numbered(number))
     assert gate.entered.wait(TIMEOUT_S)
 
     dispatcher.register(Work, lambda _: None, coalesce_by=lambda event: event.type)
     for number in range(3, 6):
-        dispatcher.event_handler.handle(Numbered(number))
+        dispatcher.post(Numbered(number))
     gate.opened.set()
 
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -211,7 +178,7 @@ def test_an_event_put_aside_whose_key_cannot_be_compared_is_handled_without_its_
     """A post that interrupts another of its thread has returned True before the handler thread compares its key."""
     dispatcher = make(handler=got.append)
     dispatcher.register(Update, got.append, coalesce_by=key_of)
-    blocked, opened, producer, nested = threading.Event(), threading.Event(), threading.get_ident(), [3]
+    producer, nested = threading.get_ident(), [3]
 
     class Key:
         def __hash__(self) -> int:
@@ -221,18 +188,12 @@ def test_an_event_put_aside_whose_key_cannot_be_compared_is_handled_without_its_
             if threading.get_ident() != producer:
                 raise LookupError("not comparable")
             if nested:
-                assert dispatcher.event_handler.handle(Keyed(Key(), nested.pop()))
+                assert dispatcher.post(Keyed(Key(), nested.pop()))
             return self is other
 
-    def block() -> None:
-        blocked.set()
-        opened.wait(TIMEOUT_S)
-
-    dispatcher.mailbox_executor.execute(block, "block")
-    assert blocked.wait(TIMEOUT_S)
-    for number in (1, 2):
-        assert dispatcher.event_handler.handle(Keyed(Key(), number))
-    opened.set()
+    with held(dispatcher.mailbox_executor.execute):
+        for number in (1, 2):
+            assert dispatcher.post(Keyed(Key(), number))
     dispatcher.stop()
 
     assert sorted(event.number for event in got) == [1, 2, 3]

@@ -208,38 +208,8 @@ def test_the_bound_is_strict_and_all_permits_come_back(make: Make, policy: str, 
         assert dispatcher.stats().discarded == 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_handler_overdraws_a_full_queue_and_the_bound_holds_again_afterwards(
-    make: Make, gate: Gate, policy: str
-) -> None:
-    """Invariant 8: only the handler makes room, so a handler that waits for room waits for ever."""
-    got: list[int] = []
-
-    def handle(event: Numbered) -> None:
-        got.append(event.number)
-        if event.number == 0:
-            assert all(dispatcher.event_handler.handle(Numbered(number)) for number in range(1, 6))
-            sizes.append(dispatcher.queue_size())
-        elif event.number == 5:
-            gate.handle(event)
-
-    sizes: list[int] = []
-    dispatcher = make(config(2, policy), handler=handle)
-    hold(dispatcher, gate)
-    repaid = dispatcher.core.queue.room.remaining()
-    assert dispatcher.event_handler.handle(Numbered(6))
-    assert dispatcher.event_handler.handle(Numbered(7))
-    left = dispatcher.core.queue.room.remaining()
-    gate.opened.set()
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert sizes == [5]
-    assert (repaid, left) == (2, 0)
-    assert got == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert dispatcher.core.queue.room.remaining() == 2
-
-
 def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: Make, gate: Gate) -> None:
+    """Invariant 8: only the handler makes room, so a handler that waits for room waits for ever."""
     got: list[int] = []
 
     def handle(event: Numbered) -> None:
