@@ -73,33 +73,60 @@ def enter_long(dispatcher: AsyncDispatcher, turns: Turns, seconds: float = WARN_
     until(lambda: dispatcher.stats().handler_running_s > seconds)
 
 
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
-def test_a_long_handler_is_logged_once_with_its_event_and_stack(
-    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture, measure_times: str
-) -> None:
-    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S, measure_times=measure_times)
-    dispatcher = make(config, name="central", handler=turns.handle_slowly, time_service=clock)
-    dispatcher.post(Numbered())
-    enter_long(dispatcher, turns)
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
 
+
+@pytest.fixture
+def watched(make: Make, clock: ManualClock, registry: CollectorRegistry, turns: Turns) -> Make:
+    """Makes dispatchers whose handler takes turns, and which the metrics show."""
+
+    def watched(**config: Any) -> AsyncDispatcher:
+        settings = DispatcherConfig(**{"handler_warn_after_s": WARN_AFTER_S, **config})
+        dispatcher = make(settings, name="central", handler=turns.handle_slowly, time_service=clock)
+        register_metrics(dispatcher, registry)
+        return dispatcher
+
+    return watched
+
+
+each_way = pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+
+
+@each_way
+def test_a_long_handler_is_logged_once_with_its_event_and_stack_and_at_its_end_which_counts_its_type(
+    watched: Make,
+    clock: ManualClock,
+    turns: Turns,
+    registry: CollectorRegistry,
+    caplog: pytest.LogCaptureFixture,
+    measure_times: str,
+) -> None:
+    dispatcher = watched(measure_times=measure_times)
     with caplog.at_level(logging.WARNING):
+        clock.advance(1000)  # an idle one is not warned of
+        dispatcher.post(Numbered())
+        enter_long(dispatcher, turns)
         clock.advance(CHECK_MS)
         clock.advance(10 * CHECK_MS)
-    turns.go_on.release()
+        turns.go_on.release()
+        assert dispatcher.await_drained(TIMEOUT_S)
+        until(lambda: "has ended" in caplog.text)
 
-    (warning,) = warnings(caplog)
+    [warning, ended] = [record.getMessage() for record in caplog.records]
     assert warning.startswith("central: a handler has run for ")
     assert "at work on <Numbered Work.DO>" in warning
     assert "in handle_slowly" in warning
-    assert dispatcher.await_drained(TIMEOUT_S)
+    assert ended.startswith("central: a handler has ended: <Numbered Work.DO> took ")
+    assert of_slow(registry)["Work", "DO"] == 1
 
 
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+@each_way
 def test_the_next_long_event_of_the_same_batch_is_logged_again(
-    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture, measure_times: str
+    watched: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture, measure_times: str
 ) -> None:
-    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S, measure_times=measure_times)
-    dispatcher = make(config, handler=turns.handle_slowly, time_service=clock)
+    dispatcher = watched(measure_times=measure_times)
     post = dispatcher.event_handler.handle
     dispatcher.mailbox_executor.submit(lambda: [post(Numbered()) for _ in range(3)]).result(TIMEOUT_S)
 
@@ -114,7 +141,7 @@ def test_the_next_long_event_of_the_same_batch_is_logged_again(
     assert len(warnings(caplog)) == 3
 
 
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+@each_way
 def test_a_quick_handler_late_in_a_long_batch_is_not_warned_of(
     make: Make, clock: ManualClock, caplog: pytest.LogCaptureFixture, measure_times: str
 ) -> None:
@@ -143,19 +170,10 @@ def test_a_quick_handler_late_in_a_long_batch_is_not_warned_of(
     assert warnings(caplog) == []
 
 
-def test_an_idle_dispatcher_is_not_warned_of(make: Make, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
-    make(DispatcherConfig(handler_warn_after_s=WARN_AFTER_S), time_service=clock)
-
-    with caplog.at_level(logging.WARNING):
-        clock.advance(100_000)
-
-    assert warnings(caplog) == []
-
-
 def test_without_a_limit_no_handler_is_warned_of(
-    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture
+    watched: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dispatcher = make(DispatcherConfig(handler_warn_after_s=None), handler=turns.handle_slowly, time_service=clock)
+    dispatcher = watched(handler_warn_after_s=None)
     dispatcher.post(Numbered())
     enter_long(dispatcher, turns)
 
@@ -175,11 +193,10 @@ def test_a_stopped_dispatcher_is_not_checked_any_more(make: Make, clock: ManualC
     assert clock.pending_timers == 0
 
 
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+@each_way
 def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwards(
-    make: Make, gate: Gate, measure_times: str
+    make: Make, gate: Gate, registry: CollectorRegistry, measure_times: str
 ) -> None:
-    registry = CollectorRegistry()
     dispatcher = make(DispatcherConfig(measure_times=measure_times), name="central", handler=gate)
     register_metrics(dispatcher, registry)
 
@@ -199,10 +216,9 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
 
 
 def test_a_run_that_ends_while_it_is_logged_is_logged_once_more_with_its_duration(
-    make: Make, clock: ManualClock, turns: Turns
+    watched: Make, clock: ManualClock, turns: Turns
 ) -> None:
-    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S)
-    dispatcher = make(config, name="w", handler=turns.handle_slowly, time_service=clock)
+    dispatcher = watched()
     lines: list[str] = []
 
     class Ending(logging.Handler):
@@ -221,16 +237,13 @@ def test_a_run_that_ends_while_it_is_logged_is_logged_once_more_with_its_duratio
     finally:
         log.removeHandler(ending)
 
-    assert [line.partition(" <Numbered")[0] for line in lines[1:]] == ["w: a handler has ended:"]
+    assert [line.partition(" <Numbered")[0] for line in lines[1:]] == ["central: a handler has ended:"]
 
 
 def test_the_end_of_a_slow_run_that_was_not_logged_is_not_logged_either(
-    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture
+    watched: Make, turns: Turns, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry = CollectorRegistry()
-    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S)
-    dispatcher = make(config, handler=turns.handle_slowly, time_service=clock)
-    register_metrics(dispatcher, registry)
+    dispatcher = watched()
     dispatcher.post(Numbered())
     enter_long(dispatcher, turns)
 
@@ -242,13 +255,10 @@ def test_the_end_of_a_slow_run_that_was_not_logged_is_not_logged_either(
 
 
 def test_a_mail_that_hangs_is_shown_logged_and_counted(
-    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture
+    watched: Make, clock: ManualClock, turns: Turns, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All client calls and timers of the resource manager are mails; one that hung was invisible."""
-    registry = CollectorRegistry()
-    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S)
-    dispatcher = make(config, name="central", time_service=clock)
-    register_metrics(dispatcher, registry)
+    dispatcher = watched()
 
     def long_mail() -> None:
         turns.handle_slowly(None)
@@ -280,33 +290,10 @@ def test_a_mail_that_hangs_is_shown_logged_and_counted(
     assert of_slow(registry)["(mail)", ""] >= 1  # a snapshot of the statistics is a mail, and slow on a busy machine
 
 
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
-def test_a_slow_event_is_counted_by_its_type_and_its_end_is_logged(
-    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture, measure_times: str
-) -> None:
-    registry = CollectorRegistry()
-    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S, measure_times=measure_times)
-    dispatcher = make(config, name="central", handler=turns.handle_slowly, time_service=clock)
-    register_metrics(dispatcher, registry)
-
-    with caplog.at_level(logging.WARNING):
-        dispatcher.post(Numbered())
-        enter_long(dispatcher, turns)
-        clock.advance(CHECK_MS)
-        turns.go_on.release()
-        assert dispatcher.await_drained(TIMEOUT_S)
-        until(lambda: "has ended" in caplog.text)
-
-    [_, ended] = [record.getMessage() for record in caplog.records]
-    assert ended.startswith("central: a handler has ended: <Numbered Work.DO> took ")
-    assert of_slow(registry)["Work", "DO"] == 1
-
-
 def test_a_slow_event_at_the_end_of_a_quick_batch_is_counted_by_its_type(
-    make: Make, clock: ManualClock, gate: Gate, turns: Turns
+    make: Make, clock: ManualClock, gate: Gate, turns: Turns, registry: CollectorRegistry
 ) -> None:
     """The batch is timed as a whole: what the watch cuts short ends with the event that took so long."""
-    registry = CollectorRegistry()
     # Long enough that a busy machine makes none of the other events slow.
     config = DispatcherConfig(handler_warn_after_s=0.25)
     dispatcher = make(config, handler=gate, time_service=clock)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
 from dispatcher.testing import ManualClock
 
-from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
+from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.dispatchers import hold, stopping
 
 Make = Callable[..., AsyncDispatcher]
@@ -76,6 +76,23 @@ def of(registry: CollectorRegistry, name: str, dispatcher: str = "central", **la
     return registry.get_sample_value(name, {"dispatcher": dispatcher, **labels})
 
 
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def shown(make: Make, registry: CollectorRegistry) -> Make:
+    """Makes dispatchers that the registry shows."""
+
+    def shown(*args: Any, **options: Any) -> AsyncDispatcher:
+        dispatcher = make(*args, **{"name": "central", "handler": lambda _: None, **options})
+        register_metrics(dispatcher, registry)
+        return dispatcher
+
+    return shown
+
+
 def handle_events(dispatcher: AsyncDispatcher, events: int) -> None:
     for number in range(events):
         dispatcher.post(Numbered(number))
@@ -88,18 +105,17 @@ def is_freed(dispatcher: weakref.ref[AsyncDispatcher]) -> bool:
     return dispatcher() is None
 
 
-def test_all_promised_names_are_there(make: Make) -> None:
-    registry = CollectorRegistry()
-    register_metrics(make(), registry)
+def test_all_promised_names_are_there(shown: Make, registry: CollectorRegistry) -> None:
+    shown()
 
     assert {family.name for family in registry.collect()} == NAMES
 
 
-def test_a_scrape_shows_the_queue_by_type_and_what_was_handled_failed_and_refused(make: Make, gate: Gate) -> None:
-    registry = CollectorRegistry()
+def test_a_scrape_shows_the_queue_by_type_and_what_was_handled_failed_and_refused(
+    shown: Make, registry: CollectorRegistry, gate: Gate
+) -> None:
     config = DispatcherConfig(queue_capacity=3, queue_full_policy="reject", measure_times="all")
-    dispatcher = make(config, name="central", handler=gate)
-    register_metrics(dispatcher, registry)
+    dispatcher = shown(config, handler=gate)
     for number, kind in enumerate([Work.DO, Work.DO, Work.MORE, Work.MORE]):
         hold(dispatcher, gate, Numbered(number, type=kind))
     assert not dispatcher.post(Numbered())
@@ -112,34 +128,35 @@ def test_a_scrape_shows_the_queue_by_type_and_what_was_handled_failed_and_refuse
     assert while_busy["dispatcher_event_queue_size", central] == 3
     assert while_busy["dispatcher_event_queue_capacity", central] == 3
     assert while_busy["dispatcher_events_accepted_total", central] == 4
-    assert while_busy["dispatcher_handler_running_seconds", central] > 0
     kind_of_more = (*central, ("event_class", "Work"), ("event_type", "MORE"))
     assert while_busy["dispatcher_event_queue_contents", kind_of_more] == 2
-    assert of(registry, "dispatcher_events_rejected_total", dispatcher="central", reason="full") == 1
+    assert of(registry, "dispatcher_events_rejected_total", reason="full") == 1
     assert of(registry, "dispatcher_events_handled_total", event_class="Work", event_type="MORE") == 2
-    assert of(registry, "dispatcher_event_queue_seconds_count", dispatcher="central") == 4
-    assert of(registry, "dispatcher_event_handling_seconds_count", dispatcher="central") == 4
-    assert of(registry, "dispatcher_event_queue_size", dispatcher="central") == 0
-    assert of(registry, "dispatcher_handler_running_seconds", dispatcher="central") == 0
+    assert of(registry, "dispatcher_event_queue_seconds_count") == 4
+    assert of(registry, "dispatcher_event_handling_seconds_count") == 4
+    assert of(registry, "dispatcher_event_handling_seconds_bucket", le="+Inf") == 4
+    times = dispatcher.stats().handling_time
+    assert times is not None
+    assert of(registry, "dispatcher_event_handling_seconds_sum") == times.total_ns / 1e9
+    assert of(registry, "dispatcher_event_queue_size") == 0
 
 
-def test_a_queue_with_something_that_is_no_event_can_still_be_scraped(make: Make, gate: Gate) -> None:
-    registry = CollectorRegistry()
-    dispatcher = make(name="central", handler=gate)
-    register_metrics(dispatcher, registry)
+def test_a_queue_with_something_that_is_no_event_can_still_be_scraped(
+    shown: Make, registry: CollectorRegistry, gate: Gate
+) -> None:
+    dispatcher = shown(handler=gate)
     for entry in (Numbered(), Numbered(), "no event", Event(type=["unhashable"])):  # type: ignore[type-var]
         dispatcher.post(entry)
     assert gate.entered.wait(TIMEOUT_S)
 
-    assert of(registry, "dispatcher_event_queue_size", dispatcher="central") == 3
+    assert of(registry, "dispatcher_event_queue_size") == 3
     assert dispatcher.queue_contents() == {Work.DO: 1}
 
 
 def test_dispatchers_of_one_name_are_told_apart_while_both_are_in_use(
-    make: Make, caplog: pytest.LogCaptureFixture
+    registry: CollectorRegistry, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One was posted 3 events and the other 5: the page showed 5."""
-    registry = CollectorRegistry()
     first, second, third = (make(name="orders", handler=lambda _: None) for _ in range(3))
 
     for dispatcher, events in ((first, 3), (second, 5), (third, 7)):
@@ -156,12 +173,12 @@ def test_dispatchers_of_one_name_are_told_apart_while_both_are_in_use(
     ]
 
 
-def test_a_dispatcher_that_was_replaced_does_not_push_its_replacement_out(make: Make) -> None:
-    registry = CollectorRegistry()
-    first, second = make(name="orders"), make(name="orders", handler=lambda _: None)
-    register_metrics(first, registry)
+def test_a_dispatcher_that_was_replaced_does_not_push_its_replacement_out(
+    shown: Make, registry: CollectorRegistry
+) -> None:
+    first = shown(name="orders")
     first.stop()
-    register_metrics(second, registry)
+    second = shown(name="orders")
     second.post(Numbered())
 
     register_metrics(first, registry)
@@ -170,27 +187,58 @@ def test_a_dispatcher_that_was_replaced_does_not_push_its_replacement_out(make: 
     assert of(registry, "dispatcher_events_accepted_total", dispatcher="orders#2") == 0
 
 
-def test_sources_get_the_label_of_their_dispatcher(make: Make) -> None:
+def test_sources_get_the_label_of_their_dispatcher(shown: Make, registry: CollectorRegistry, make: Make) -> None:
     class Source:
         def collect(self, dispatcher: str) -> list[GaugeMetricFamily]:
             family = GaugeMetricFamily("extra", "Extra.", labels=["dispatcher"])
             family.add_metric([dispatcher], 1)
             return [family]
 
-    registry = CollectorRegistry()
-    register_metrics(make(name="orders"), registry)
+    shown(name="orders")
 
     register_metrics(make(name="orders"), registry, [Source()])
 
     assert of(registry, "extra", dispatcher="orders#2") == 1
 
 
-def test_each_reason_of_a_discard_is_a_sample_and_they_add_up(make: Make, gate: Gate) -> None:
-    registry = CollectorRegistry()
+def test_dispatchers_that_threads_register_at_the_same_time_are_all_shown(
+    make: Make, registry: CollectorRegistry
+) -> None:
+    made = [make(name=f"number {number}") for number in range(8)]
+
+    in_threads(*(lambda each=each: register_metrics(each, registry) for each in made))
+
+    assert [of(registry, "dispatcher_event_queue_size", each.name) for each in made] == [0] * 8
+
+
+class Leading:
+    """A source that leads to the registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+
+    def collect(self, dispatcher: str) -> list[GaugeMetricFamily]:
+        return []
+
+
+def test_a_registry_is_freed_though_what_it_shows_leads_to_it(make: Make) -> None:
+    """Each resource manager that had ended stayed in memory, with all that it had known."""
+    registry, dispatcher = CollectorRegistry(), make()
+    register_metrics(dispatcher, registry, [Leading(registry)])
+    freed = weakref.ref(registry)
+
+    del registry
+    gc.collect()
+
+    assert freed() is None
+
+
+def test_each_reason_of_a_discard_is_a_sample_and_they_add_up(
+    shown: Make, registry: CollectorRegistry, gate: Gate
+) -> None:
     config = DispatcherConfig(queue_capacity=2, queue_full_policy="drop_oldest", drain_events_on_stop=False)
-    dispatcher = make(config, name="central", handler=gate)
+    dispatcher = shown(config, handler=gate)
     dispatcher.register(Work, lambda _: None, coalesce_by=lambda event: event.number or None)
-    register_metrics(dispatcher, registry)
     hold(dispatcher, gate)
     for number in (1, 1, 2, 3):
         dispatcher.post(Numbered(number))
@@ -206,21 +254,19 @@ def test_each_reason_of_a_discard_is_a_sample_and_they_add_up(make: Make, gate: 
     assert sum(filter(None, dropped.values())) == of(registry, "dispatcher_events_discarded_total")
 
 
-def test_two_registries_show_the_same_dispatcher(make: Make) -> None:
-    one, two = CollectorRegistry(), CollectorRegistry()
-    dispatcher = make(name="central", handler=lambda _: None)
-    register_metrics(dispatcher, one)
-    register_metrics(dispatcher, two)
+def test_two_registries_show_the_same_dispatcher(shown: Make, registry: CollectorRegistry) -> None:
+    dispatcher, another = shown(), CollectorRegistry()
+    register_metrics(dispatcher, another)
     handle_events(dispatcher, 3)
 
-    assert of(one, "dispatcher_events_accepted_total") == of(two, "dispatcher_events_accepted_total") == 3
+    assert [of(each, "dispatcher_events_accepted_total") for each in (registry, another)] == [3, 3]
 
 
-def test_after_a_restart_there_is_each_sample_once_and_from_the_new_one(make: Make) -> None:
-    registry = CollectorRegistry()
+def test_after_a_restart_there_is_each_sample_once_and_from_the_new_one(
+    shown: Make, registry: CollectorRegistry
+) -> None:
     for events in (5, 2):
-        dispatcher = make(name="central", handler=lambda _: None)
-        register_metrics(dispatcher, registry)
+        dispatcher = shown()
         handle_events(dispatcher, events)
         dispatcher.stop()
 
@@ -234,8 +280,7 @@ def test_after_a_restart_there_is_each_sample_once_and_from_the_new_one(make: Ma
     assert of(registry, "dispatcher_events_handled_total", event_class="Work", event_type="DO") == 2
 
 
-def test_a_stopped_dispatcher_without_references_is_freed() -> None:
-    registry = CollectorRegistry()
+def test_a_stopped_dispatcher_without_references_is_freed(registry: CollectorRegistry) -> None:
     dispatcher = AsyncDispatcher(name="central")
     dispatcher.register(Work, lambda _: None)
     register_metrics(dispatcher, registry)
@@ -263,10 +308,8 @@ def test_a_stopped_dispatcher_with_long_lived_timers_is_freed() -> None:
     until(lambda: is_freed(gone), "the release of the dispatcher")
 
 
-def test_in_scrapes_during_a_flood_no_counter_goes_back(make: Make) -> None:
-    registry = CollectorRegistry()
-    dispatcher = make(name="central", handler=lambda _: None)
-    register_metrics(dispatcher, registry)
+def test_in_scrapes_during_a_flood_no_counter_goes_back(shown: Make, registry: CollectorRegistry) -> None:
+    dispatcher = shown()
     over = threading.Event()
 
     def produce() -> None:
@@ -294,11 +337,9 @@ def test_in_scrapes_during_a_flood_no_counter_goes_back(make: Make) -> None:
         assert values == sorted(values), counter
 
 
-def test_the_mailbox_latency_is_measured_once_a_second(make: Make) -> None:
+def test_the_mailbox_latency_is_measured_once_a_second(shown: Make, registry: CollectorRegistry) -> None:
     clock = ManualClock()
-    registry = CollectorRegistry()
-    dispatcher = make(name="central", time_service=clock)
-    register_metrics(dispatcher, registry)
+    dispatcher = shown(time_service=clock)
 
     for _ in range(3):
         dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)  # the mail before this one has been run
@@ -309,10 +350,10 @@ def test_the_mailbox_latency_is_measured_once_a_second(make: Make) -> None:
 
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
-def test_histograms_are_there_if_times_are_measured(make: Make, measure_times: str) -> None:
-    registry = CollectorRegistry()
-    dispatcher = make(DispatcherConfig(measure_times=measure_times), name="central", handler=lambda _: None)
-    register_metrics(dispatcher, registry)
+def test_histograms_are_there_if_times_are_measured(
+    shown: Make, registry: CollectorRegistry, measure_times: str
+) -> None:
+    dispatcher = shown(DispatcherConfig(measure_times=measure_times))
     handle_events(dispatcher, 3)
 
     count = of(registry, "dispatcher_event_queue_seconds_count")
@@ -332,16 +373,14 @@ class HeldInItsEnd(Event[Any]):
         self.go_on.wait(TIMEOUT_S)
 
 
-def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(make: Make) -> None:
+def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(shown: Make, registry: CollectorRegistry) -> None:
     """Invariant 4: accepted stayed one higher than the sum of what had become of the events."""
-    registry = CollectorRegistry()
     posted = threading.Event()  # the handler thread, not this one, is to hold the last reference to the event
 
     def handle(_: Event[Any]) -> None:
         assert posted.wait(TIMEOUT_S)
 
-    dispatcher = make(DispatcherConfig(measure_times="none"), name="central", handler=handle)
-    register_metrics(dispatcher, registry)
+    dispatcher = shown(DispatcherConfig(measure_times="none"), handler=handle)
     # Without a GIL, the thread that has made an event may have to release it. This one has ended by then.
     producer = threading.Thread(target=lambda: dispatcher.post(HeldInItsEnd(Work.DO)))
     producer.start()
@@ -356,23 +395,20 @@ def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(make: Make) ->
     assert of(registry, "dispatcher_events_accepted_total") == dispatcher.stats().accepted == 1
 
 
-def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(make: Make) -> None:
-    registry = CollectorRegistry()
-    first = make(name="central", handler=lambda _: None)
-    register_metrics(first, registry)
+def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(shown: Make, registry: CollectorRegistry) -> None:
+    first = shown()
     handle_events(first, 5)
     half_way = iter(registry.collect())
     next(half_way)
     first.stop()
 
-    register_metrics(make(name="central"), registry)
+    shown()
     list(half_way)
 
     assert of(registry, "dispatcher_events_accepted_total") == 0
 
 
-def test_a_dispatcher_that_is_freed_during_a_scrape_does_not_fail_it() -> None:
-    registry = CollectorRegistry()
+def test_a_dispatcher_that_is_freed_during_a_scrape_does_not_fail_it(registry: CollectorRegistry) -> None:
     last = [AsyncDispatcher(name="central")]
     register_metrics(last[0], registry)
     [collector] = registry._collector_to_names
@@ -392,11 +428,11 @@ def test_a_dispatcher_that_is_freed_during_a_scrape_does_not_fail_it() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
-def test_promtool_finds_nothing_wrong_with_all_kinds_of_samples(make: Make, gate: Gate) -> None:
-    registry = CollectorRegistry()
+def test_promtool_finds_nothing_wrong_with_all_kinds_of_samples(
+    shown: Make, registry: CollectorRegistry, gate: Gate
+) -> None:
     for name, policy in (("one", "reject"), ("two", "drop_oldest")):
-        dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy=policy), name=name, handler=gate)
-        register_metrics(dispatcher, registry)
+        dispatcher = shown(DispatcherConfig(queue_capacity=1, queue_full_policy=policy), name=name, handler=gate)
         for odd in (Numbered(0), "no event", Numbered(1), Numbered(2)):
             dispatcher.post(odd)
     gate.opened.set()

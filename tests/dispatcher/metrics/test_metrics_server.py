@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, ConfigError, MetricsConfig, MetricsServer, ServiceState, register_metrics
+from dispatcher import ConfigError, MetricsConfig, MetricsServer, ServiceState
 
 from ...kit import TIMEOUT_S
 
@@ -45,21 +45,6 @@ def test_a_host_that_is_none_is_refused_in_one_printable_line(host: str) -> None
 
     assert str(caught.value).startswith("metrics.host ")
     assert str(caught.value).isprintable()
-
-
-def test_the_server_answers_on_a_free_port_while_started() -> None:
-    registry = CollectorRegistry()
-    dispatcher = AsyncDispatcher(name="central")
-    register_metrics(dispatcher, registry)
-
-    with MetricsServer(MetricsConfig(), registry) as server:
-        with urllib.request.urlopen(server.url, timeout=TIMEOUT_S) as answer:
-            page = answer.read().decode()
-        port = server.port
-
-    assert 'dispatcher_event_queue_size{dispatcher="central"} 0.0' in page
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_a_port_in_use_is_named_in_one_line() -> None:

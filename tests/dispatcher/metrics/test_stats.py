@@ -6,7 +6,7 @@ import threading
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherStats
 
-from ...kit import Gate, Numbered, Work
+from ...kit import Numbered, Work
 
 
 def test_the_handler_thread_takes_the_snapshot_between_two_events() -> None:
@@ -31,17 +31,3 @@ def test_the_handler_thread_takes_the_snapshot_between_two_events() -> None:
     accepted = [each.accepted for each in seen]
     assert accepted == sorted(accepted)
     assert all(each.in_hand == 0 or each.handled < 5_000 for each in seen)
-
-
-def test_while_a_handler_hangs_its_caller_takes_the_snapshot(gate: Gate) -> None:
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, gate)
-    with dispatcher:
-        for number in range(3):
-            dispatcher.post(Numbered(number))
-        assert gate.entered.wait(60)
-
-        stats = dispatcher.stats()
-
-        assert (stats.accepted, stats.in_hand, stats.queue_size, stats.mails_run) == (3, 1, 2, stats.mails_run)
-        gate.opened.set()
