@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dispatcher.util import cached_reads
-from dispatcher.util.cached_reads import crc32_cached, pread_cached, pread_cached_into
 
 DATA = bytes(range(256)) * 100
 
@@ -31,22 +30,22 @@ def descriptor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 def test_a_read_gives_what_there_is(descriptor: int, length: int, offset: int) -> None:
     buffer = bytearray(b"x" * (length + 3))
 
-    count = pread_cached_into(descriptor, buffer, length, offset)
+    count = cached_reads.pread_cached_into(descriptor, buffer, length, offset)
 
-    assert pread_cached(descriptor, length, offset) == DATA[offset : offset + length]
+    assert cached_reads.pread_cached(descriptor, length, offset) == DATA[offset : offset + length]
     assert buffer[:count] == DATA[offset : offset + length]
     assert len(buffer) == length + 3
 
 
 def test_a_read_that_fails_raises_as_usual(descriptor: int) -> None:
     with pytest.raises(OSError, match="Invalid argument"):
-        pread_cached(descriptor, 1, -1)
+        cached_reads.pread_cached(descriptor, 1, -1)
     closed = os.dup(descriptor)
     os.close(closed)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        pread_cached(closed, 1, 0)
+        cached_reads.pread_cached(closed, 1, 0)
 
 
 @pytest.mark.parametrize("length", [0, 1, 4999, 5000, 5001, len(DATA)])
 def test_a_checksum_is_zlibs(length: int) -> None:
-    assert crc32_cached(DATA[:length], 7) == zlib.crc32(DATA[:length], 7)
+    assert cached_reads.crc32_cached(DATA[:length], 7) == zlib.crc32(DATA[:length], 7)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dispatcher.util import figures
-from dispatcher.util.figures import clock_time, duration, short_count, short_duration, size, sparkline
 
 NOW_MS = 1_700_000_000_000
 
@@ -21,7 +20,7 @@ def today(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WRITTEN: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
     (
-        short_count,
+        figures.short_count,
         {
             None: "-",
             0: "0",
@@ -36,7 +35,7 @@ WRITTEN: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
         },
     ),
     (
-        short_duration,
+        figures.short_duration,
         {
             None: "-",
             0: "0 s",
@@ -50,7 +49,7 @@ WRITTEN: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
         },
     ),
     (
-        duration,
+        figures.duration,
         {
             None: figures.NOTHING,
             -1.0: "0 s",
@@ -92,8 +91,8 @@ WRITTEN: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
         {0: "0.0 %", 0.00123: "0.12 %", 0.0567: "5.7 %", 0.756: "75.6 %", None: figures.NOTHING},
     ),
     (figures.short_percent, {0.123: "12 %"}),
-    (size, {None: "-", 512: "512 B", 121_000_000: "121 MB", 1e18: "1e+03 PB"}),
-    (clock_time, {1e30: f"@{1e27:.0f}"}),
+    (figures.size, {None: "-", 512: "512 B", 121_000_000: "121 MB", 1e18: "1e+03 PB"}),
+    (figures.clock_time, {1e30: f"@{1e27:.0f}"}),
 ]
 
 
@@ -103,7 +102,7 @@ def test_a_figure_is_written(write: Callable[[Any], str], texts: dict[Any, str])
 
 
 def test_a_short_count_takes_seven_characters_at_most() -> None:
-    assert max(len(short_count(10.0**power)) for power in range(-3, 19)) <= 7
+    assert max(len(figures.short_count(10.0**power)) for power in range(-3, 19)) <= 7
 
 
 def test_a_number_has_the_plural_of_its_noun() -> None:
@@ -120,28 +119,28 @@ def test_a_moment_is_written_in_utc() -> None:
 
 
 def test_a_time_of_another_day_has_its_date() -> None:
-    assert len(clock_time(NOW_MS)) == len("12:34:56")
-    assert len(clock_time(NOW_MS - 86_400_000)) == len("07-01 12:34")
-    assert len(clock_time(NOW_MS - 400 * 86_400_000)) == len("2024-07-01")
+    assert len(figures.clock_time(NOW_MS)) == len("12:34:56")
+    assert len(figures.clock_time(NOW_MS - 86_400_000)) == len("07-01 12:34")
+    assert len(figures.clock_time(NOW_MS - 400 * 86_400_000)) == len("2024-07-01")
 
 
 def test_a_sparkline_goes_from_zero_to_the_maximum() -> None:
-    assert sparkline([0, 1, 4, 8], 4) == "▁▂▅█"
-    assert sparkline([0, 0], 2) == "▁▁"
-    assert sparkline([None, 5, None], 3) == " █ "
-    assert sparkline([5], 3) == "  █"
-    assert sparkline([], 3) == "   "
+    assert figures.sparkline([0, 1, 4, 8], 4) == "▁▂▅█"
+    assert figures.sparkline([0, 0], 2) == "▁▁"
+    assert figures.sparkline([None, 5, None], 3) == " █ "
+    assert figures.sparkline([5], 3) == "  █"
+    assert figures.sparkline([], 3) == "   "
 
 
 def test_a_column_of_a_narrow_sparkline_shows_the_highest_of_its_values() -> None:
-    assert sparkline([0, 8, 0, 0, 4, 0], 3) == "█▁▅"
+    assert figures.sparkline([0, 8, 0, 0, 4, 0], 3) == "█▁▅"
 
 
 def test_columns_keep_their_values_while_new_ones_come() -> None:
     """Each second shifted the groups, so that the whole line flickered."""
     ever = [number % 7 * 1.0 for number in range(70)]
 
-    lines = [sparkline(ever[end - 60 : end], 12, end) for end in range(60, 66)]
+    lines = [figures.sparkline(ever[end - 60 : end], 12, end) for end in range(60, 66)]
 
     assert lines[0][1:-1] in lines[1] or lines[0][2:] == lines[1][1:-1]
     assert all(line[:-1] == lines[1][:-1] for line in lines[1:5])

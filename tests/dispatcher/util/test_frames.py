@@ -7,33 +7,6 @@ import traceback
 
 from dispatcher.util.frames import _parsed, stack_of
 
-from ...kit import TIMEOUT_S
-
-
-def test_a_stack_is_as_traceback_tells_it_outermost_first() -> None:
-    entered, opened = threading.Event(), threading.Event()
-
-    def outer() -> None:
-        inner()
-
-    def inner() -> None:
-        entered.set()
-        opened.wait(TIMEOUT_S)
-
-    thread = threading.Thread(target=outer)
-    thread.start()
-    assert entered.wait(TIMEOUT_S)
-
-    stack = stack_of(thread.ident)
-    opened.set()
-    thread.join(TIMEOUT_S)
-
-    assert stack is not None
-    names = [frame.name for frame in stack]
-    assert [name for name in names if name in ("outer", "inner", "wait")][:3] == ["outer", "inner", "wait"]
-    assert names[0] == "_bootstrap"
-    assert stack_of(thread.ident) is None
-
 
 def test_the_callers_own_stack_ends_with_it() -> None:
     stack = stack_of(threading.get_ident())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
+import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from dispatcher import health
-from dispatcher.metrics.page import render_page
+from dispatcher import MetricsServer, health
 from dispatcher.util import log_files
 
 from ..log_of_test import log_on
@@ -67,7 +68,9 @@ def test_a_file_whose_folder_is_gone_goes_on_when_it_is_back(
         path.parent.rmdir()
         log.warning("second")
         log.warning("third")
-        during, page = warnings(path), render_page_text()
+        during = warnings(path)
+        with MetricsServer(registry=CollectorRegistry()) as server, urllib.request.urlopen(server.url) as answer:
+            page = answer.read().decode()
         path.parent.mkdir()
         log.warning("fourth")
         after = warnings(path)
@@ -147,9 +150,3 @@ def test_a_named_pipe_without_a_reader_loses_lines_and_waits_for_none(tmp_path: 
 def file_handler(log: logging.Logger) -> logging.FileHandler:
     """Pytest may have added one of its own."""
     return next(handler for handler in log.handlers if isinstance(handler, logging.FileHandler))
-
-
-def render_page_text() -> str:
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    return render_page(CollectorRegistry(), generate_latest).decode()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-
-import pytest
 
 from dispatcher.util.log_throttle import LogThrottle
 
@@ -15,22 +12,6 @@ from ...kit.forked import forks, in_child
 pytestmark = forks
 
 SECOND_NS = 1_000_000_000
-
-
-def test_a_warning_that_repeats_is_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    now_ns = 0
-    throttle: LogThrottle[str] = LogThrottle(60 * SECOND_NS, lambda: now_ns)
-
-    for moment_s in (0.0, 0.1, 59.9, 60.0, 60.1, 200.0, 300.0):
-        now_ns = int(moment_s * SECOND_NS)
-        throttle.warn(logging.getLogger("test"), "away", f"away at {moment_s}")
-
-    assert caplog.messages == [
-        "away at 0.0",
-        "away at 60.0 (2 more since the last line)",
-        "away at 200.0 (1 more since the last line)",
-        "away at 300.0",
-    ]
 
 
 def test_a_signal_handler_may_log_while_its_thread_is_about_to() -> None:

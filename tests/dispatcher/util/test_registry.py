@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 
 from dispatcher.util.registry import Numbers, Registry, copy_of, each_of
@@ -13,6 +15,25 @@ from dispatcher.util.registry import Numbers, Registry, copy_of, each_of
 
 class Thing:
     pass
+
+
+@contextmanager
+def again_and_again(act: Callable[[], None]) -> Iterator[None]:
+    """Two other threads do that all the time."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.is_set():
+            act()
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(run) for _ in range(2)]
+        try:
+            yield
+        finally:
+            is_over.set()
+        for each in runs:
+            each.result(60)
 
 
 def test_what_is_listed_comes_in_the_order_in_which_it_was_added() -> None:
@@ -45,22 +66,13 @@ def test_nothing_is_missed_while_other_threads_add_and_release() -> None:
     kept = [Thing() for _ in range(50)]
     for thing in kept:
         registry.add(thing)
-    is_over = threading.Event()
 
     def churn() -> None:
-        while not is_over.is_set():
-            for thing in [Thing() for _ in range(100)]:
-                registry.add(thing)
+        for thing in [Thing() for _ in range(100)]:
+            registry.add(thing)
 
-    threads = [threading.Thread(target=churn) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
+    with again_and_again(churn):
         found = [set(map(id, registry.all())) for _ in range(300)]
-    finally:
-        is_over.set()
-        for thread in threads:
-            thread.join(60)
 
     assert all({id(thing) for thing in kept} <= each for each in found)
 
@@ -78,22 +90,13 @@ def test_no_number_is_given_twice() -> None:
 def test_a_deque_is_copied_whatever_other_threads_do_to_it() -> None:
     """Without a GIL `deque.copy` raised each time, and a copy that was tried until it succeeded never came."""
     queue = deque(range(2_000))
-    is_over = threading.Event()
 
     def churn() -> None:
-        while not is_over.is_set():
-            queue.append(0)
-            queue.popleft()
+        queue.append(0)
+        queue.popleft()
 
-    threads = [threading.Thread(target=churn) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
+    with again_and_again(churn):
         sizes = [len(copy_of(queue)) for _ in range(50)]
-    finally:
-        is_over.set()
-        for thread in threads:
-            thread.join(60)
 
     assert all(1_900 < size < 2_100 for size in sizes)
 
