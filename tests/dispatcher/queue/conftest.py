@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    JournalConfig,
+    JournalWriter,
+    MultiDispatcher,
+    PartitionedJournal,
+)
 from dispatcher.mailbox import ManualClock
 
 from ...kit import TIMEOUT_S
@@ -66,6 +73,16 @@ def running(
     writer = JournalWriter(journal, JournalConfig(write_ahead=True))
     dispatcher = AsyncDispatcher(name="jobs", journal=writer, time_service=clock)
     dispatcher.register(Job, handle, events=events)
+    with dispatcher:
+        yield dispatcher
+
+
+@contextmanager
+def partitioned(journal: Path, clock: ManualClock, handle: Any, partitions: int) -> Iterator[MultiDispatcher]:
+    """The same with partitions."""
+    journals = PartitionedJournal(journal, JournalConfig(write_ahead=True))
+    dispatcher = MultiDispatcher(partitions=partitions, journal=journals, time_service=clock)
+    dispatcher.register(Job, handle, events=OfKey)
     with dispatcher:
         yield dispatcher
 

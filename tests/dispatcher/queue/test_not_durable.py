@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -33,11 +33,11 @@ from dispatcher import (
 from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.mailbox import ManualClock
 
-from ...kit import TIMEOUT_S, Gate
+from ...kit import TIMEOUT_S, Gate, Work
 from ...kit.dispatchers import hold
-from ...kit.journals import Job, Posted, after_a_crash
-
-NOON_MS = 1_800_000_000_000
+from ...kit.journals import Job, Posted, after_a_crash, no_room
+from ...kit.scenarios import play
+from ..stage import NOON_MS, Rows, Stage, scenarios
 
 
 class Tick(Enum):
@@ -82,6 +82,41 @@ def handled_from(crashed: Path, clock: ManualClock | None = None, ms: int = 0) -
             clock.advance(ms)
             assert dispatcher.await_drained(TIMEOUT_S)
     return seen
+
+
+class NotDurable(Stage):
+    """A Stage whose events are of a class with `durable=False`."""
+
+    def _make(self) -> AsyncDispatcher:
+        assert self._journal is not None
+        writer = JournalWriter(self._journal, JournalConfig(write_ahead=True))
+        dispatcher = AsyncDispatcher(self._config, journal=writer, **self._options)
+        dispatcher.register(Work, self._handle, durable=False, **self._register)
+        dispatcher.init()
+        return dispatcher
+
+
+SCENARIOS: Rows = {
+    "a newer event of its key replaces a queued one": (
+        "hold 0 | post 1:a 2:a 3:a | release -> seen 0 3",
+        {"coalesce_by": lambda event: event.lock_key},
+    ),
+    "an event is tried again in memory and dies as any other": (
+        "post 1 | +1000 -> attempts 1:1 1:2 1:3 ; letters 1:3:OSError ; left 0",
+        {"fails": {1: 3}, "on_error": Retry(attempts=3, delay_s=0)},
+    ),
+    "a scheduled post is lost with its run": ("after 1000 1 | at 1000 2 key=two | crash -> keys | +1000 -> seen", {}),
+    "a rhythm of its events begins again with each run": (
+        "every 10000 1 key=rhythm | +10000 -> seen 1 ; left 0 | crash -> keys | +20000 -> seen 1",
+        {},
+    ),
+}
+
+
+@scenarios(SCENARIOS)
+def test_scenario(script: str, options: dict[str, Any], tmp_path: Path) -> None:
+    with closing(NotDurable(journal=tmp_path / "journal", **options)) as stage:
+        play(stage, script)
 
 
 # -- the registration ------------------------------------------------------------------------------------------------
@@ -159,43 +194,13 @@ def test_an_answer_waits_for_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_its_posts_go_on_after_the_disk_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     with running(tmp_path, seen.append) as dispatcher:
-
-        def fail(*_: Any) -> None:
-            raise OSError(28, "No space left on device")
-
         assert dispatcher.core.journal is not None
-        monkeypatch.setattr(dispatcher.core.journal.log, "append_accepted", fail)
+        monkeypatch.setattr(dispatcher.core.journal.log, "append_accepted", no_room)
 
         assert not dispatcher.post(Posted(Job.STARTED, 1))
         assert dispatcher.post(tick(2))
 
     assert seen == [tick(2)]
-
-
-def test_a_newer_event_of_its_key_replaces_a_queued_one(tmp_path: Path, gate: Gate) -> None:
-    dispatcher = durable_dispatcher(tmp_path)
-    dispatcher.register(Tick, gate.handle, durable=False, coalesce_by=lambda event: event.type)
-    with dispatcher:
-        hold(dispatcher, gate, tick(0))
-        assert all(dispatcher.post(tick(number)) for number in (1, 2, 3))
-        gate.opened.set()
-
-    assert gate.events == [tick(0), tick(3)]
-
-
-def test_an_event_is_tried_again_in_memory_and_dies_as_any_other(tmp_path: Path) -> None:
-    died: list[Any] = []
-    dispatcher = durable_dispatcher(tmp_path, dead_letters=lambda letter: died.append((letter.event, letter.attempts)))
-    retry = Retry(attempts=3, delay_s=0)
-    dispatcher.register(Tick, lambda event: 1 / 0, durable=False, on_error=retry)
-
-    with dispatcher:
-        dispatcher.post(tick(1))
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert died == [(tick(1), 3)]
-    assert recover(tmp_path).accepted == ()
-    assert {row.get("accepted_seq") for row in read_rows(tmp_path, EVENTS)} == {None}
 
 
 def test_any_object_with_a_type_is_an_event_of_it(tmp_path: Path) -> None:
@@ -239,18 +244,6 @@ def test_events_that_an_earlier_run_has_kept_are_handled_if_their_class_is_still
 # -- scheduled posts -------------------------------------------------------------------------------------------------
 
 
-def test_a_scheduled_post_is_lost_with_its_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock(NOON_MS)
-    with running(tmp_path / "journal", print, time_service=clock) as dispatcher:
-        dispatcher.post_after(1, tick(1))
-        dispatcher.post_at(NOON_MS / 1000 + 1, tick(2), key="two")
-        dispatcher.post_after(1, Posted(Job.STARTED, 3))
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-
-    assert handled_from(crashed, clock, 1000) == [3]
-    assert "stop left 2 scheduled events; they are lost" in caplog.text
-
-
 def test_a_key_holds_one_schedule_whether_or_not_that_is_durable(tmp_path: Path) -> None:
     clock, journal = ManualClock(NOON_MS), tmp_path / "journal"
     seen: list[int] = []
@@ -265,19 +258,6 @@ def test_a_key_holds_one_schedule_whether_or_not_that_is_durable(tmp_path: Path)
 
     assert seen == [3]
     assert handled_from(crashed, clock, 1000) == [3]
-
-
-def test_a_rhythm_of_its_events_begins_again_with_each_run(tmp_path: Path) -> None:
-    clock, journal = ManualClock(NOON_MS), tmp_path / "journal"
-    seen: list[int] = []
-    with running(journal, lambda event: seen.append(event.number), time_service=clock) as dispatcher:
-        dispatcher.post_every(10, tick(1), key="rhythm")
-        clock.advance(10_000)
-        assert dispatcher.await_drained(TIMEOUT_S)
-        crashed = after_a_crash(journal, tmp_path / "crashed")
-
-    assert seen == [1]
-    assert recover(crashed).accepted == ()
 
 
 def test_a_factory_keeps_its_rhythm_and_only_the_durable_ones_of_its_events(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from dispatcher import (
     EventNotDeclaredError,
     EventRefusedError,
     JournalError,
-    QueueFullError,
 )
 from dispatcher.journal import group_commit, recover
 
 from ...kit import TIMEOUT_S, Gate, Numbered, assert_accounts_balance, until
 from ...kit.journals import Job, Posted
-from ..stage import Rows, perform, scenarios
+from ...kit.scenarios import play
+from ..stage import Rows, Stage, perform, scenarios
 from .conftest import numbers
 
 Start = Callable[..., AsyncDispatcher]
@@ -83,6 +84,65 @@ def ended(thread: threading.Thread) -> None:
     assert not thread.is_alive()
 
 
+class DiskStage(Stage):
+    """More verbs: `halt` (from now on each write waits for the disk), `reach` (one does), `go` (none waits any more)
+    and `fail` (each raises an error instead). One more look: `syncs`.
+    """
+
+    def __init__(self, disk: Disk, **options: Any) -> None:
+        self.disk = disk
+        super().__init__(**options)
+
+    def close(self) -> None:
+        self.disk.opened.set()
+        super().close()
+
+    def halt(self) -> None:
+        self.disk.hold()
+
+    def reach(self) -> None:
+        assert self.disk.entered.wait(TIMEOUT_S)
+
+    def go(self) -> None:
+        self.disk.opened.set()
+
+    def fail(self) -> None:
+        self.disk.error = OSError(5, "Input/output error")
+        self.go()
+
+    def look(self, what: str) -> Iterable[object]:
+        return [self.disk.syncs] if what == "syncs" else super().look(what)
+
+
+REFUSED = " EventRefusedError:journal"
+ON_A_SLOW_DISK: Rows = {
+    "posts that are under way together share an fsync": (
+        f"halt | later 0 | reach | later {' '.join(map(str, range(1, 100)))} -> later{' ...' * 100} ; is_drained False"
+        f" | go | logged -> later{' True' * 100} ; syncs 2 | +0 -> handled 100",
+        {},
+    ),
+    "an event that is cancelled in time is neither logged nor handled": (
+        "halt | later 0 | reach | later 1 2 | cancel 0 1 -> cancelled False True | go | +0 -> later True withdrawn True"
+        " ; seen 0 2 ; remaining 3 ; accepted 2 | stop -> left 0",
+        {"queue_capacity": 3},
+    ),
+    "a stop waits for posts under way and handles their events": (
+        "halt | later 0 1 2 3 | reach | begin stop | later 9 -> later ... ... ... ... EventRefusedError:draining"
+        " ; is_stopped False | go | release -> later True True True True EventRefusedError:draining ; seen 0 1 2 3",
+        {},
+    ),
+    # They were accepted, although `True` means journaled.
+    "under continue the events are rejected once the log has failed, also those whose producers have gone on": (
+        f"halt | later 0 1 2 3 4 | nowait 9 | fail | logged | +0 -> later{REFUSED * 5} ; posted True"
+        f" ; rejected journal:6 | later 5 6 7 | nowait 8 | logged -> later{REFUSED * 8} ; posted True False"
+        " ; rejected journal:10 ; seen",
+        {"writer": {"durability": "sync", "failure_policy": "continue"}},
+    ),
+    "post_nowait waits neither for the disk nor for room": (
+        "halt | nowait 1 2 | reach | nowait 3 -> posted True True QueueFullError | go | +0 -> seen 1 2",
+        {"queue_capacity": 2},
+    ),
+}
 IN_MEMORY: Rows = {
     "without write-ahead the future is done at once": ("later 0 1 2 -> later True True True | +0 -> seen 0 1 2", {}),
     "a full queue that rejects reaches the future": (
@@ -121,6 +181,13 @@ def test_in_memory(script: str, options: dict[str, Any]) -> None:
     perform(script, **options)
 
 
+@scenarios(ON_A_SLOW_DISK)
+def test_on_a_slow_disk(script: str, options: dict[str, Any], journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"journal": journal, "writer": {"durability": "sync"}} | options
+    with closing(DiskStage(Disk(monkeypatch), **options)) as stage:
+        play(stage, script)
+
+
 @scenarios(LOGGED)
 def test_logged(script: str, options: dict[str, Any], journal: Path) -> None:
     perform(script, journal=journal, **{"writer": {"durability": "sync"}} | options)
@@ -134,23 +201,6 @@ def test_a_stopped_dispatcher_reaches_the_future() -> None:
 
 
 # -- accepted ----------------------------------------------------------------------------------------------------------
-
-
-def test_posts_that_are_under_way_together_share_an_fsync(start: Start, disk: Disk) -> None:
-    dispatcher = start(lambda _: None)
-    disk.hold()
-    futures = [dispatcher.post_later(posted(0))]
-    assert disk.entered.wait(TIMEOUT_S)
-
-    futures += [dispatcher.post_later(posted(number)) for number in range(1, 100)]
-    assert not any(future.done() for future in futures)
-    assert not dispatcher.is_drained()
-    disk.opened.set()
-
-    assert all(future.result(TIMEOUT_S) for future in futures)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats().handled == 100
-    assert disk.syncs == 2
 
 
 @pytest.mark.parametrize("durability", ["none", "sync"])
@@ -201,7 +251,7 @@ def test_a_key_that_cannot_be_compared_reaches_the_future_and_its_event_does_not
     assert recover(journal).accepted == ()
 
 
-def test_events_that_cannot_be_kept_reach_the_future_and_leave_the_queue_its_room(start: Start) -> None:
+def test_events_that_cannot_be_kept_reach_the_producer_or_the_future_and_leave_the_queue_its_room(start: Start) -> None:
     dispatcher = start(lambda _: None, config=DispatcherConfig(queue_capacity=1))
 
     for _ in range(3):
@@ -209,6 +259,10 @@ def test_events_that_cannot_be_kept_reach_the_future_and_leave_the_queue_its_roo
         error = error_of(dispatcher.post_later(Posted(Job.STARTED, object())))  # type: ignore[arg-type]
         assert isinstance(error, JournalError)
         assert "cannot be kept in the journal" in str(error)
+        with pytest.raises(EventNotDeclaredError):
+            dispatcher.post_nowait(Numbered())
+        with pytest.raises(JournalError, match="cannot be kept in the journal"):
+            dispatcher.post(Posted(Job.STARTED, object()))  # type: ignore[arg-type]
 
     assert dispatcher.post_later(posted(1)).result(TIMEOUT_S)
 
@@ -262,30 +316,6 @@ def test_so_many_posts_under_way_make_the_producer_wait_for_its_own(
 
 
 # -- cancellation and callbacks ----------------------------------------------------------------------------------------
-
-
-def test_an_event_that_is_cancelled_in_time_is_neither_logged_nor_handled(
-    start: Start, disk: Disk, gate: Gate, journal: Path
-) -> None:
-    dispatcher = start(gate.handle, config=DispatcherConfig(queue_capacity=3))
-    disk.hold()
-    futures = [dispatcher.post_later(posted(0))]
-    assert disk.entered.wait(TIMEOUT_S)
-    futures += [dispatcher.post_later(posted(number)) for number in (1, 2)]
-
-    cancelled = [future.cancel() for future in futures[:2]]
-    disk.opened.set()
-    gate.opened.set()
-
-    assert cancelled == [False, True]
-    assert futures[0].result(TIMEOUT_S)
-    assert futures[2].result(TIMEOUT_S)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert len(dispatcher.core.queue.room.permits) == 3
-    dispatcher.stop()
-    assert numbers(gate.events) == [0, 2]
-    assert [accepted.seq for accepted in recover(journal).accepted] == []
-    assert_accounts_balance(dispatcher, accepted=2)
 
 
 def test_callbacks_may_post_both_ways(start: Start) -> None:
@@ -358,26 +388,6 @@ def test_a_post_that_interrupts_the_leader_is_accepted(start: Start) -> None:
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_stop_waits_for_posts_under_way_and_handles_their_events(start: Start, disk: Disk) -> None:
-    handled: list[Posted] = []
-    dispatcher = start(handled.append)
-    disk.hold()
-    futures = [dispatcher.post_later(posted(number)) for number in range(10)]
-    assert disk.entered.wait(TIMEOUT_S)
-
-    stopping = started(dispatcher.stop)
-    until(dispatcher.view.is_draining, "the stop")  # a post before it would wait for the disk
-    assert reason_of(dispatcher.post_later(posted(99))) == "draining"
-    assert not dispatcher.is_stopped()
-    disk.opened.set()
-    ended(stopping)
-
-    assert all(future.result(TIMEOUT_S) for future in futures)  # done after they are handled
-    assert dispatcher.is_stopped()
-    assert numbers(handled) == list(range(10))
-    assert_accounts_balance(dispatcher, accepted=10)
 
 
 def test_a_stop_that_does_not_drain_leaves_no_future_undone_and_no_event_lost(
@@ -459,46 +469,3 @@ def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_ha
     assert dispatcher.stats().rejected["journal"] + dispatcher.stats().rejected.get("stopped", 0) == len(refused) + 4
     assert_accounts_balance(dispatcher, accepted=1 if call == "write" else 0)
     assert f"{os.strerror(number)}" in str(dispatcher.failure_cause)
-
-
-def test_under_continue_the_events_are_refused_once_the_log_has_failed(start: Start, disk: Disk) -> None:
-    """They were accepted, although `True` means journaled."""
-    handled: list[Posted] = []
-    dispatcher = start(handled.append, failure_policy="continue")
-    disk.hold()
-    disk.error = OSError(5, "Input/output error")
-    futures = [dispatcher.post_later(posted(number)) for number in range(5)]
-    assert dispatcher.post_nowait(posted(9))  # it is counted, though its producer has gone on
-    disk.opened.set()
-    wait(futures, TIMEOUT_S)
-    until(lambda: dispatcher.stats().rejected == {"journal": 6}, "the event of post_nowait is refused")
-
-    futures += [dispatcher.post_later(posted(number)) for number in range(5, 8)]
-    nowait = dispatcher.post_nowait(posted(8))
-
-    errors = [future.exception(TIMEOUT_S) for future in futures]
-    assert [error.reason for error in errors if isinstance(error, EventRefusedError)] == ["journal"] * 8
-    assert not nowait
-    assert dispatcher.stats().rejected == {"journal": 10}
-    assert handled == []
-
-
-# -- post_nowait -------------------------------------------------------------------------------------------------------
-
-
-def test_post_nowait_waits_neither_for_the_disk_nor_for_room(start: Start, disk: Disk, gate: Gate) -> None:
-    dispatcher = start(gate.handle, config=DispatcherConfig(queue_capacity=2))
-    disk.hold()
-
-    with pytest.raises(EventNotDeclaredError):
-        dispatcher.post_nowait(Numbered())
-    assert dispatcher.post_nowait(posted(1))
-    assert dispatcher.post_nowait(posted(2))
-    assert disk.entered.wait(TIMEOUT_S)
-    with pytest.raises(QueueFullError):  # both are still on their way to the disk
-        dispatcher.post_nowait(posted(3))
-    disk.opened.set()
-    gate.opened.set()
-    dispatcher.stop()
-
-    assert numbers(gate.events) == [1, 2]

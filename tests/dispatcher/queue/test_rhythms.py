@@ -19,7 +19,6 @@ from dispatcher import (
     JournalError,
     JournalWriter,
     MultiDispatcher,
-    PartitionedJournal,
 )
 from dispatcher.journal import recover
 from dispatcher.mailbox import ManualClock
@@ -28,7 +27,7 @@ from dispatcher.testing import InlineDispatcher
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, in_threads, until
 from ...kit.commands import run_here
 from ...kit.journals import Job, Posted, after_a_crash, line_of_a_rhythm
-from .conftest import OfKey, running
+from .conftest import OfKey, partitioned, running
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 
@@ -280,29 +279,17 @@ class TestComingBack:
 
     @pytest.mark.parametrize(("lock_key", "after"), [("a", 1), ("b", 2), ("c", 3), ("d", 2), ("a", 3), ("b", 3)])
     def test_it_is_posted_in_the_partition_of_its_event(self, tmp_path: Path, lock_key: str, after: int) -> None:
-        def start(journal: Path, partitions: int) -> MultiDispatcher:
-            dispatcher = MultiDispatcher(
-                partitions=partitions,
-                journal=PartitionedJournal(journal, JournalConfig(write_ahead=True)),
-                time_service=clock,
-            )
-            dispatcher.register(Job, lambda event: seen.append(dispatcher._handling_partition()), events=OfKey)
-            dispatcher.start()
-            return dispatcher
-
         clock, seen = ManualClock(ms("2026-01-01T00:00")), []
-        first = start(tmp_path / "journal", 2)
-        first.post_every(cron="0 7 * * *", event=OfKey(Job.STARTED, 1, lock_key), key="report")
-        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-        first.stop()
+        with partitioned(tmp_path / "journal", clock, print, 2) as first:
+            first.post_every(cron="0 7 * * *", event=OfKey(Job.STARTED, 1, lock_key), key="report")
+            crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
 
         for day in range(1, 4):
             clock = ManualClock(ms(f"2026-01-0{day}T08:00"))
-            second = start(crashed, after)
-            clock.advance(0)
-            assert second.await_drained(TIMEOUT_S)
-            crashed = after_a_crash(crashed, tmp_path / f"crashed {day}")
-            second.stop()
+            with partitioned(crashed, clock, lambda _: seen.append(second._handling_partition()), after) as second:
+                clock.advance(0)
+                assert second.await_drained(TIMEOUT_S)
+                crashed = after_a_crash(crashed, tmp_path / f"crashed {day}")
             assert seen[day - 1 :] == [second.partition_of(OfKey(Job.STARTED, 1, lock_key))]
 
     def test_a_job_whose_class_is_no_longer_declared_waits_in_the_journal(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -28,7 +29,7 @@ from ...kit.commands import run_here
 from ...kit.dispatchers import hold
 from ...kit.journals import Job, Posted, after_a_crash
 from ..stage import NOON_MS, Rows, perform, scenarios
-from .conftest import OfKey, running
+from .conftest import OfKey, partitioned, running
 
 YEARS_MS = 10 * 365 * 86_400_000
 
@@ -129,29 +130,33 @@ def test_a_firing_of_an_earlier_run_that_still_waits_is_the_only_one_of_its_key(
     assert [event.number for event in gate.events] == [0, 1, 1]
 
 
+@contextmanager
+def crashing(journal: Path, crashed: Path, appends: int) -> Iterator[None]:
+    """Within, the journal is copied as a crash leaves it that comes before another append, or at the end."""
+    append, left = JournalWriter.append_accepted, appends
+
+    def crash_or_append(*arguments: Any, **options: Any) -> int:
+        nonlocal left
+        if not left:
+            after_a_crash(journal, crashed)
+        left -= 1
+        return append(*arguments, **options)
+
+    with patch.object(JournalWriter, "append_accepted", crash_or_append):
+        yield
+    if not crashed.exists():
+        after_a_crash(journal, crashed)
+
+
 @pytest.mark.parametrize("appends", range(3))
-def test_no_time_of_a_key_is_posted_twice_whenever_it_crashes(
-    tmp_path: Path, appends: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_time_of_a_key_is_posted_twice_whenever_it_crashes(tmp_path: Path, appends: int) -> None:
     """A firing appends its event, and then the next time. A crash comes before, between or after the two."""
     clock, gate = ManualClock(NOON_MS), Gate()  # what is posted stays in hand, so no row settles it
     journal, crashed = tmp_path / "journal", tmp_path / "crashed"
     with running(journal, clock, gate.handle) as first:
         first.post_every(1, lambda: Posted(Job.STARTED, 1), key="nightly")
-        append, left = JournalWriter.append_accepted, appends
-
-        def crash_or_append(*arguments: Any, **options: Any) -> int:
-            nonlocal left
-            if not left:
-                after_a_crash(journal, crashed)
-            left -= 1
-            return append(*arguments, **options)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(JournalWriter, "append_accepted", crash_or_append)
+        with crashing(journal, crashed, appends):
             clock.advance(1000)
-            if not crashed.exists():
-                after_a_crash(journal, crashed)
         gate.opened.set()
 
     clock, seen = ManualClock(NOON_MS + 1000), []
@@ -264,37 +269,21 @@ class TestRhythms:
 
 
 class TestPartitions:
-    @contextmanager
-    def running(self, journal: Path, clock: ManualClock, handle: Any, partitions: int) -> Iterator[MultiDispatcher]:
-        journals = PartitionedJournal(journal, JournalConfig(write_ahead=True))
-        dispatcher = MultiDispatcher(partitions=partitions, journal=journals, time_service=clock)
-        dispatcher.register(Job, handle, events=OfKey)
-        with dispatcher:
-            yield dispatcher
-
     @pytest.mark.parametrize(("lock_key", "after"), list(zip("abcdefgh", (4, 2, 1, 2, 4, 2, 1, 4), strict=True)))
     def test_no_time_of_a_key_is_posted_twice_by_another_number_of_partitions(
-        self, tmp_path: Path, after: int, lock_key: str, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, after: int, lock_key: str
     ) -> None:
         """After a crash between a firing's event and the next time, only the partition of the event knew of it."""
         clock, gate, crashed = ManualClock(NOON_MS), Gate(), tmp_path / "crashed"
-        with self.running(tmp_path / "journal", clock, gate.handle, 4) as dispatcher:
+        with partitioned(tmp_path / "journal", clock, gate.handle, 4) as dispatcher:
             dispatcher.post_every(10, OfKey(Job.STARTED, 1, lock_key), key="nightly")
-            append = JournalWriter.append_accepted
-
-            def append_and_crash(*arguments: Any, **options: Any) -> int:
-                seq = append(*arguments, **options)
-                if not crashed.exists():
-                    after_a_crash(tmp_path / "journal", crashed)
-                return seq
-
-            monkeypatch.setattr(JournalWriter, "append_accepted", append_and_crash)
-            clock.advance(10_000)
+            with crashing(tmp_path / "journal", crashed, 1):
+                clock.advance(10_000)
             gate.opened.set()
 
         seen: list[int] = []
         clock = ManualClock(NOON_MS + 10_000)
-        with self.running(crashed, clock, lambda event: seen.append(event.number), after) as dispatcher:
+        with partitioned(crashed, clock, lambda event: seen.append(event.number), after) as dispatcher:
             assert dispatcher.await_drained(TIMEOUT_S)
             dispatcher.post_every(10, OfKey(Job.STARTED, 1, lock_key), key="nightly")
             clock.advance(9000)
@@ -307,19 +296,19 @@ class TestPartitions:
 
     def test_a_key_holds_one_event_in_all_partitions_over_restarts(self, tmp_path: Path) -> None:
         clock, seen = ManualClock(NOON_MS), []
-        with self.running(tmp_path / "journal", clock, print, 4) as dispatcher:
+        with partitioned(tmp_path / "journal", clock, print, 4) as dispatcher:
             for number, lock_key in enumerate("abcdefgh"):
                 dispatcher.post_after(1, OfKey(Job.STARTED, number, lock_key), key="d1")
             assert len(dispatcher.scheduled()) == 1
             crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
 
-        with self.running(crashed, clock, lambda event: seen.append(event.number), 3) as dispatcher:
+        with partitioned(crashed, clock, lambda event: seen.append(event.number), 3) as dispatcher:
             assert list(dispatcher.scheduled()) == ["d1"]
             dispatcher.post_after(2, OfKey(Job.STARTED, 9, "c"), key="d1")
             dispatcher.post_after(2, OfKey(Job.STARTED, 10, "d"), key="d2")
             assert dispatcher.cancel("d2")
             crashed = after_a_crash(crashed, tmp_path / "crashed again")
-        with self.running(crashed, clock, lambda event: seen.append(event.number), 2) as dispatcher:
+        with partitioned(crashed, clock, lambda event: seen.append(event.number), 2) as dispatcher:
             clock.advance(2000)
             assert dispatcher.await_drained(TIMEOUT_S)
 

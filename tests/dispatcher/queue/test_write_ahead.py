@@ -158,16 +158,6 @@ def test_only_models_and_dataclasses_can_be_declared(wrong: Any) -> None:
         dispatcher.register(Job, lambda _: None, events=wrong)
 
 
-def test_an_event_whose_values_cannot_be_kept_is_refused_and_leaves_the_queue_its_room(start: Start) -> None:
-    dispatcher = start(lambda _: None, config=DispatcherConfig(queue_capacity=1))
-
-    for _ in range(3):
-        with pytest.raises(JournalError, match="cannot be kept in the journal"):
-            dispatcher.post(Plain(Job.STARTED, object()))  # type: ignore[arg-type]
-
-    assert dispatcher.post(Plain(Job.STARTED, 1))
-
-
 # -- what comes again ------------------------------------------------------------------------------------------------
 
 
