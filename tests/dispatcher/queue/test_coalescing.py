@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, Event
+from dispatcher import AsyncDispatcher
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads
 from ...kit.dispatchers import hold
@@ -28,16 +29,11 @@ class Twin(Enum):
     SET = 1
 
 
-class Keyed(Event[Enum]):
-    __slots__ = ("key", "number")
-
-    def __init__(self, key: Any, number: int, type: Enum = Update.SET) -> None:
-        super().__init__(type, 0.0)
-        self.key = key
-        self.number = number
+def keyed(key: Any, number: int, type: Enum = Update.SET) -> Any:
+    return SimpleNamespace(key=key, number=number, type=type)
 
 
-def key_of(event: Keyed) -> Any:
+def key_of(event: Any) -> Any:
     return event.key
 
 
@@ -87,7 +83,7 @@ def test_the_same_key_of_two_classes_is_two_keys_and_of_two_types_one(make: Make
     hold(dispatcher, gate)
 
     for number, type in enumerate((Update.SET, Twin.SET, Update.CLEAR, Twin.SET)):
-        dispatcher.post(Keyed("a", number, type))
+        dispatcher.post(keyed("a", number, type))
     assert dispatcher.queue_contents() == {Update.CLEAR: 1, Twin.SET: 1}
     gate.opened.set()
 
@@ -104,7 +100,7 @@ def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accou
 
     def produce(producer: int) -> None:
         for number in range(300):
-            assert dispatcher.post(Keyed((producer, number % 3), number))
+            assert dispatcher.post(keyed((producer, number % 3), number))
 
     in_threads(*(lambda producer=producer: produce(producer) for producer in range(3)))
 
@@ -150,7 +146,7 @@ def test_a_key_goes_with_the_handler_that_brought_it(
 
     assert dispatcher.unregister(Update, handlers[unregistered])
     for number in range(3):
-        dispatcher.post(Keyed("a", number))
+        dispatcher.post(keyed("a", number))
     gate.opened.set()
 
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -188,12 +184,12 @@ def test_an_event_put_aside_whose_key_cannot_be_compared_is_handled_without_its_
             if threading.get_ident() != producer:
                 raise LookupError("not comparable")
             if nested:
-                assert dispatcher.post(Keyed(Key(), nested.pop()))
+                assert dispatcher.post(keyed(Key(), nested.pop()))
             return self is other
 
     with held(dispatcher.mailbox_executor.execute):
         for number in (1, 2):
-            assert dispatcher.post(Keyed(Key(), number))
+            assert dispatcher.post(keyed(Key(), number))
     dispatcher.stop()
 
     assert sorted(event.number for event in got) == [1, 2, 3]

@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DeadLetter, DispatcherConfig
+from dispatcher import AsyncDispatcher, DispatcherConfig
 from dispatcher.dispatching.early_signs import EarlySigns
 
 from ...kit import Numbered, until
+from ...kit.journals import no_room
 from ...kit.services import fail
 
 
@@ -138,12 +139,8 @@ def test_a_check_that_is_overtaken_by_the_stop_shows_nothing() -> None:
     assert course.check() == []
 
 
-def refuse(letter: DeadLetter) -> None:
-    raise OSError(28, "No space left on device")
-
-
 def test_a_dispatcher_that_loses_a_dead_letter_shows_it(make: Callable[..., AsyncDispatcher]) -> None:
-    dispatcher = make(DispatcherConfig(handler_warn_after_s=0.04), handler=fail, dead_letters=refuse)
+    dispatcher = make(DispatcherConfig(handler_warn_after_s=0.04), handler=fail, dead_letters=no_room)
 
     dispatcher.event_handler.handle(Numbered())
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, Journal
 
 from ...kit import TIMEOUT_S, Work, until
 from ...kit.interrupting import at_each_place
-
-
-@dataclass
-class Order:
-    type: Work = Work.DO
-    number: int = 0
-
+from ..stage import Item
 
 WAYS: dict[str, Callable[[AsyncDispatcher, Any], Any]] = {
     "post": lambda dispatcher, event: dispatcher.post(event),
@@ -53,13 +46,13 @@ def test_an_exception_at_any_place_leaks_neither_permit_nor_duty_nor_writer(
     writer = JournalWriter(tmp_path, JournalConfig(write_ahead=True, durability=journal)) if journal else None
     handled: list[int] = []
     dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=2, **options), name="shop", journal=writer)
-    dispatcher.register(Work, lambda event: handled.append(event.number), events=Order, context=context)
+    dispatcher.register(Work, lambda event: handled.append(event.number), events=Item, context=context)
     with dispatcher:
         queue = dispatcher.core.queue
 
         def call() -> None:
             with suppress(QueueFullError):
-                WAYS[way](dispatcher, Order(number=1))
+                WAYS[way](dispatcher, Item(Work.DO, 1))
 
         def at_rest_again() -> None:
             call()  # as the leader of a batch, it removes what the interrupted one has left
@@ -68,7 +61,7 @@ def test_an_exception_at_any_place_leaks_neither_permit_nor_duty_nor_writer(
         places = at_each_place(call, before=at_rest_again)
         at_rest_again()
         handled.clear()
-        WAYS[way](dispatcher, Order(number=2))
+        WAYS[way](dispatcher, Item(Work.DO, 2))
         until(lambda: 2 in handled, "a later event is handled")
 
         assert places >= 3  # more of them if the handler thread has to be woken
@@ -82,14 +75,14 @@ def test_an_exception_amid_a_post_that_drops_the_oldest_ends_that_once(way: str)
     config = DispatcherConfig(queue_capacity=1, queue_full_policy="drop_oldest")
     dispatcher = AsyncDispatcher(config, name="shop")  # not started: the queue stays full
     dispatcher.register(Work, print)
-    asked = [dispatcher.ask(Order())]
+    asked = [dispatcher.ask(Item(Work.DO, 0))]
 
     def call() -> None:
-        asked.append(dispatcher.ask(Order()))
-        WAYS[way](dispatcher, Order())
+        asked.append(dispatcher.ask(Item(Work.DO, 0)))
+        WAYS[way](dispatcher, Item(Work.DO, 0))
 
     at_each_place(call)
-    dispatcher.post(Order())
+    dispatcher.post(Item(Work.DO, 0))
 
     stats = dispatcher.stats()
     assert (dispatcher.queue_size(), dispatcher.core.queue.room.remaining()) == (1, 0)

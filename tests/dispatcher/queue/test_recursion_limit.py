@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter
 
 from ...kit import TIMEOUT_S, Work, until
-
-
-@dataclass
-class Declared:
-    type: Work = Work.DO
-    number: int = 0
-
+from ..stage import Item
 
 DEPTHS = 45
 """More than the longest of these ways has frames."""
@@ -85,7 +78,7 @@ def dispatching(folder: Path, handled: list[Any], **options: Any) -> Iterator[As
     if journal is not None:
         options["journal"] = JournalWriter(folder / "journal", journal)
     dispatcher = AsyncDispatcher(**options)
-    dispatcher.register(Work, handled.append, coalesce_by=coalesce_by, events=Declared)
+    dispatcher.register(Work, handled.append, coalesce_by=coalesce_by, events=Item)
     with dispatcher:
         yield dispatcher
 
@@ -101,7 +94,7 @@ def test_a_post_at_any_depth_leaves_a_dispatcher_that_handles_all_that_it_accept
         queue, last = dispatcher.core.queue, deepest()
 
         def post(number: int) -> None:
-            if WAYS[way](dispatcher, Declared(number=number)):
+            if WAYS[way](dispatcher, Item(Work.DO, number)):
                 accepted.add(number)
 
         post(0)

@@ -10,6 +10,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -222,16 +223,11 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
     dispatcher = make(config(1, "block"), handler=handle)
     hold(dispatcher, gate)
     dispatcher.event_handler.handle(Numbered(1))
-    producers = [
-        threading.Thread(target=dispatcher.event_handler.handle, args=(Numbered(number),)) for number in (2, 3, 4)
-    ]
-    for producer in producers:
-        producer.start()
-    until(lambda: len(dispatcher.core.queue.room.waiters) == 3)
-    gate.opened.set()
-    for producer in producers:
-        producer.join(TIMEOUT_S)
-        assert not producer.is_alive()
+    with ThreadPoolExecutor(3) as pool:
+        producers = [pool.submit(dispatcher.post, Numbered(number)) for number in (2, 3, 4)]
+        until(lambda: len(dispatcher.core.queue.room.waiters) == 3)
+        gate.opened.set()
+        assert all(producer.result(TIMEOUT_S) for producer in producers)
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert sorted(got) == [0, 1, 2, 3, 4, *[100] * 5]
