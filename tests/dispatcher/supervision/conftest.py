@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +17,12 @@ def signal_state() -> tuple[Any, ...]:
     return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), wakeup
 
 
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
 @pytest.fixture
-def signals_are_restored() -> Iterator[tuple[Any, ...]]:
-    """As they were before: that is its value."""
+def signals_are_restored() -> Iterator[None]:
     before = signal_state()
-    yield before
+    yield
     assert signal_state() == before

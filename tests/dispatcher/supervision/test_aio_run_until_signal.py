@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import threading
@@ -17,16 +16,13 @@ from dispatcher import AsyncDispatcher, CompositeService, Service, ServiceState,
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work
 from ...kit.services import Recorder
+from .conftest import send
 
 pytestmark = pytest.mark.usefixtures("signals_are_restored")
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(main, TIMEOUT_S))
-
-
-def send(number: int) -> None:
-    os.kill(os.getpid(), number)
 
 
 class Started(Service):
@@ -171,26 +167,10 @@ def test_signal_handlers_of_the_loop_stay_and_may_come_meanwhile() -> None:
 
         assert await beside(AsyncDispatcher(), reload_and_terminate) == 143
         amid.clear()
-        send(signal.SIGUSR2)
+        threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)).start()
         await amid.wait()
         loop.remove_signal_handler(signal.SIGUSR1)
         loop.remove_signal_handler(signal.SIGUSR2)
-
-    run(main())
-
-
-def test_signal_handlers_that_the_loop_gets_meanwhile_stay_after_it() -> None:
-    async def main() -> None:
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
-
-        async def add_and_terminate() -> None:
-            loop.add_signal_handler(signal.SIGUSR1, told.set)
-            send(signal.SIGTERM)
-
-        assert await beside(AsyncDispatcher(), add_and_terminate) == 143
-        threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)).start()
-        await told.wait()
-        loop.remove_signal_handler(signal.SIGUSR1)
 
     run(main())
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from dispatcher.supervision.checks import Checks
-
 from ...kit import TIMEOUT_S, Gate, until
 from ...kit.services import fail
 from .asked import health_of
@@ -23,17 +21,21 @@ class Clock:
         return self.now_s
 
 
-def checks_of(check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> tuple[Checks, Clock]:
-    clock = Clock()
-    checks = Checks(clock)
-    checks.add("db", check, timeout_s)
-    return checks, clock
+class Checked:
+    """The health of nothing but checks, of which the first is `db`."""
+
+    def __init__(self, check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> None:
+        self.clock = Clock()
+        self.health = health_of(clock_s=self.clock)
+        self.health.register_check("db", check, timeout_s)
+
+    def failed(self, *, waits: bool) -> list[str]:
+        return [each.reason.removeprefix("check:") for each in self.health.ready(waits_for_checks=waits).reasons]
 
 
-def test_a_check_that_returns_true_is_no_reason() -> None:
-    checks, _ = checks_of(lambda: True)
-
-    assert checks.failed(waits=True) == []
+def checks_of(check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> tuple[Checked, Clock]:
+    checks = Checked(check, timeout_s)
+    return checks, checks.clock
 
 
 def exit_at_once() -> None:
@@ -115,11 +117,10 @@ def test_without_waiting_the_last_answer_is_used_while_a_check_runs(gate: Gate) 
 
 def test_checks_run_side_by_side_and_those_that_fail_are_named_in_their_order() -> None:
     together = threading.Barrier(2)
-    checks = Checks()
-    checks.add("b", lambda: together.wait(TIMEOUT_S) < 0, TIMEOUT_S)
-    checks.add("a", lambda: together.wait(TIMEOUT_S) < 0, TIMEOUT_S)
+    checks, _ = checks_of(lambda: together.wait(TIMEOUT_S) < 0)
+    checks.health.register_check("a", lambda: together.wait(TIMEOUT_S) < 0, TIMEOUT_S)
 
-    assert checks.failed(waits=True) == ["b", "a"]
+    assert checks.failed(waits=True) == ["db", "a"]
 
 
 def test_a_check_of_the_same_name_replaces_the_earlier_one_and_can_be_removed() -> None:
@@ -151,33 +152,18 @@ class AsyncCall:
         return "AsyncCall()"
 
 
+PLAIN = "check db must be a plain function that returns True or False; "
+
+
 @pytest.mark.parametrize(
     ("name", "check", "timeout_s", "error", "message"),
     [
         ("", bool, 1.0, ValueError, "a check must have a name"),
         (3, bool, 1.0, TypeError, "the name of a check must be a str, not 3"),
         ("db", True, 1.0, TypeError, "check db must be a callable that returns True or False; True is not callable"),
-        (
-            "db",
-            coroutine,
-            1.0,
-            TypeError,
-            "check db must be a plain function that returns True or False; <function coroutine",
-        ),
-        (
-            "db",
-            AsyncCall(),
-            1.0,
-            TypeError,
-            "check db must be a plain function that returns True or False; AsyncCall()",
-        ),
-        (
-            "db",
-            generator,
-            1.0,
-            TypeError,
-            "check db must be a plain function that returns True or False; <function generator",
-        ),
+        ("db", coroutine, 1.0, TypeError, f"{PLAIN}<function coroutine"),
+        ("db", AsyncCall(), 1.0, TypeError, f"{PLAIN}AsyncCall()"),
+        ("db", generator, 1.0, TypeError, f"{PLAIN}<function generator"),
         ("db", bool, 0, ValueError, "check db: timeout_s must be more than 0 s and finite, not 0"),
         ("db", bool, float("inf"), ValueError, "check db: timeout_s must be more than 0 s and finite, not inf"),
         ("db", bool, float("nan"), ValueError, "check db: timeout_s must be more than 0 s and finite, not nan"),
@@ -235,7 +221,7 @@ def test_in_a_forked_child_a_check_that_hung_in_the_parent_runs_anew(gate: Gate)
     checks.failed(waits=False)
     assert gate.entered.wait(TIMEOUT_S)
 
-    checks.after_fork()
+    checks.health.after_fork()
     clock.now_s = 1.0
 
     assert checks.failed(waits=True) == []

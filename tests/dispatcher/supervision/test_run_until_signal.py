@@ -4,7 +4,6 @@ coroutine. pytest runs tests on the main thread."""
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from dispatcher import (
     AsyncDispatcher,
     CompositeService,
     DispatcherConfig,
-    MultiDispatcher,
     Service,
     ServiceState,
     ServiceStateError,
@@ -29,6 +27,7 @@ from dispatcher import (
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, until
 from ...kit.services import Recorder, fail
+from .conftest import send
 
 pytestmark = pytest.mark.usefixtures("signals_are_restored")
 
@@ -54,10 +53,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def once_started(service: Service, action: Any) -> None:
     until(lambda: not service.in_state(ServiceState.NOTINITED, ServiceState.INITED), f"{service.name} starts")
     action()
-
-
-def send(number: int) -> None:
-    os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -111,15 +106,6 @@ def test_it_takes_a_service_that_runs_already(run: Run, pool: ThreadPoolExecutor
     helper.result(TIMEOUT_S)
 
 
-def test_a_handler_thread_that_fails_ends_the_wait_with_1(run: Run, pool: ThreadPoolExecutor) -> None:
-    dispatcher = AsyncDispatcher()
-    helper = pool.submit(once_started, dispatcher, lambda: dispatcher.mailbox_executor.execute(fail))
-
-    assert run(dispatcher) == 1
-    helper.result(TIMEOUT_S)
-    assert isinstance(dispatcher.failure_cause, LookupError)
-
-
 def test_an_error_policy_that_stops_ends_the_wait_with_1(run: Run) -> None:
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, lambda _: fail(), on_error="stop")
@@ -128,31 +114,23 @@ def test_an_error_policy_that_stops_ends_the_wait_with_1(run: Run) -> None:
     assert run(dispatcher) == 1
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_part_that_fails_ends_the_whole_with_1(run: Run, pool: ThreadPoolExecutor, depth: int) -> None:
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_handler_thread_that_fails_ends_the_whole_with_1(run: Run, pool: ThreadPoolExecutor, depth: int) -> None:
     dispatcher, sibling = AsyncDispatcher(), Recorder()
     daemon: Any = dispatcher
     for level in range(depth):
         whole = CompositeService(f"level {level}")
         whole.add_service(daemon)
         daemon = whole
-    daemon.add_service(sibling)
+    if depth:
+        daemon.add_service(sibling)
     helper = pool.submit(once_started, dispatcher, lambda: dispatcher.mailbox_executor.execute(fail))
 
     assert run(daemon) == 1
     helper.result(TIMEOUT_S)
+    assert isinstance(dispatcher.failure_cause, LookupError)
     assert daemon.state is ServiceState.STOPPED
-    assert sibling.calls == ["init", "start", "stop"]
-
-
-def test_a_partition_that_fails_ends_a_multi_dispatcher_with_1(run: Run, pool: ThreadPoolExecutor) -> None:
-    dispatcher = MultiDispatcher(partitions=3)
-    broken = dispatcher.partitions[1]
-    helper = pool.submit(once_started, broken, lambda: broken.mailbox_executor.execute(fail))
-
-    assert run(dispatcher) == 1
-    helper.result(TIMEOUT_S)
-    assert dispatcher.is_stopped()
+    assert sibling.calls == (["init", "start", "stop"] if depth else [])
 
 
 @pytest.mark.parametrize("hook", ["init", "start"])
@@ -163,13 +141,6 @@ def test_a_service_that_fails_to_start_is_stopped_and_its_error_raised(run: Run,
         run(service)
 
     assert service.state is ServiceState.STOPPED
-
-
-def test_a_signal_while_it_starts_is_not_lost(run: Run) -> None:
-    service = Recorder(start=lambda: send(signal.SIGTERM))
-
-    assert run(service) == 143
-    assert service.calls == ["init", "start", "stop"]
 
 
 def test_a_second_signal_during_the_stop_changes_nothing(run: Run) -> None:

@@ -65,8 +65,8 @@ class Manager:
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     manager = Manager(str(tmp_path / "notify"))
-    yield manager
-    manager.socket.close()
+    with manager.socket:
+        yield manager
 
 
 def keys(datagrams: list[dict[str, str]]) -> set[str]:
@@ -239,39 +239,36 @@ ABSTRACT = pytest.param("abstract", marks=pytest.mark.skipif(sys.platform != "li
 
 
 @pytest.fixture(params=["path", ABSTRACT])
-def bound(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A service manager's socket, and what NOTIFY_SOCKET says of it."""
-    address = str(tmp_path / "notify") if request.param == "path" else f"@dispatcher-test-{uuid4()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.settimeout(TIMEOUT_S)
-        listening.bind(address.replace("@", "\0", 1) if address.startswith("@") else address)
-        yield listening, address
+def bound(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(str(tmp_path / "notify") if request.param == "path" else f"@dispatcher-test-{uuid4()}")
+    with manager.socket:
+        yield manager
 
 
-def test_a_datagram_has_a_line_for_each_value(bound: tuple[socket.socket, str]) -> None:
-    listening, address = bound
-    found = notify_socket({"NOTIFY_SOCKET": address})
+def test_a_datagram_has_a_line_for_each_value(bound: Manager) -> None:
+    found = notify_socket(bound.environ)
 
     assert found is not None
     assert found.send(READY=1, STATUS="12 queued")
-    assert listening.recv(4096) == b"READY=1\nSTATUS=12 queued"
+    assert bound.socket.recv(4096) == b"READY=1\nSTATUS=12 queued"
     found.close()
     assert found.send(STOPPING=1)
-    assert listening.recv(4096) == b"STOPPING=1"
+    assert bound.socket.recv(4096) == b"STOPPING=1"
     found.close()
 
 
-def test_a_value_cannot_add_a_line_nor_grow_beyond_a_datagram(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.settimeout(TIMEOUT_S)
-        listening.bind(str(tmp_path / "notify"))
-        sender = NotifySocket(str(tmp_path / "notify"))
+@pytest.fixture
+def sender(manager: Manager) -> Iterator[NotifySocket]:
+    sender = NotifySocket(manager.environ["NOTIFY_SOCKET"])
+    yield sender
+    sender.close()
 
-        assert sender.send(STATUS="a\nWATCHDOG=1\udcff")
-        assert listening.recv(4096) == b"STATUS=a\\nWATCHDOG=1\\udcff"
-        assert sender.send(STATUS="x" * 100_000)
-        assert len(listening.recv(1 << 20)) < 4096
-        sender.close()
+
+def test_a_value_cannot_add_a_line_nor_grow_beyond_a_datagram(manager: Manager, sender: NotifySocket) -> None:
+    assert sender.send(STATUS="a\nWATCHDOG=1\udcff")
+    assert manager.socket.recv(4096) == b"STATUS=a\\nWATCHDOG=1\\udcff"
+    assert sender.send(STATUS="x" * 100_000)
+    assert len(manager.socket.recv(1 << 20)) < 4096
 
 
 def test_a_service_manager_that_has_gone_costs_nothing_but_the_datagram(tmp_path: Path) -> None:
@@ -282,15 +279,12 @@ def test_a_service_manager_that_has_gone_costs_nothing_but_the_datagram(tmp_path
 
 
 def test_a_service_manager_that_does_not_read_is_waited_for_a_bounded_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sender: NotifySocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dispatcher.supervision.systemd._LONGEST_SEND_S", 0.01)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(str(tmp_path / "notify"))
-        sender = NotifySocket(str(tmp_path / "notify"))
-        while sender.send(STATUS="x"):
-            continue  # until the socket's buffer is full
-        sender.close()
+
+    while sender.send(STATUS="x"):
+        continue  # until the socket's buffer is full
 
 
 @pytest.mark.parametrize("value", [None, "", "/", "@", "relative", "vsock:2:1234"])
@@ -317,26 +311,25 @@ def test_the_watchdog_s_time_is_this_process_s_own(environ: dict[str, str], seco
     assert watchdog_s(environ) == seconds
 
 
-def test_systemd_s_own_tool_says_the_same(bound: tuple[socket.socket, str]) -> None:
+def test_systemd_s_own_tool_says_the_same(bound: Manager) -> None:
     """What systemd-notify(1) sends for the same values."""
-    listening, address = bound
     try:
         subprocess.run(
             ["systemd-notify", "--no-block", "--ready", "--status=12 queued"],
-            env={**os.environ, "NOTIFY_SOCKET": address},
+            env={**os.environ, **bound.environ},
             check=True,
             timeout=TIMEOUT_S,
             capture_output=True,
         )
     except FileNotFoundError:
         pytest.skip("no systemd-notify on this machine")
-    theirs = listening.recv(4096)
+    theirs = bound.next()
 
-    sender = NotifySocket(address)
+    sender = NotifySocket(bound.environ["NOTIFY_SOCKET"])
     sender.send(READY=1, STATUS="12 queued")
     sender.close()
 
-    assert set(listening.recv(4096).split(b"\n")) <= set(theirs.split(b"\n"))
+    assert bound.next().items() <= theirs.items()
 
 
 # -- daemons as processes ----------------------------------------------------------------------------------------------
@@ -376,12 +369,8 @@ def process(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["path", "abstract"])
-def test_a_daemon_tells_its_life_to_systemd(tmp_path: Path, kind: str) -> None:
-    if kind == "abstract" and sys.platform != "linux":
-        pytest.skip("Linux only")
-    manager = Manager(str(tmp_path / "notify") if kind == "path" else f"@dispatcher-test-{os.getpid()}")
-    with manager.socket, process([sys.executable, "-c", DAEMON], manager, tmp_path) as daemon:
+def test_a_daemon_tells_its_life_to_systemd(tmp_path: Path, manager: Manager) -> None:
+    with process([sys.executable, "-c", DAEMON], manager, tmp_path) as daemon:
         manager.until("READY", "1")
         for _ in range(3):
             manager.until("WATCHDOG", "1")
