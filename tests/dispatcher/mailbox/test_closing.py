@@ -41,6 +41,24 @@ def processor() -> MailboxProcessor:
     return MailboxProcessor(complete)
 
 
+def test_behind_mail_that_fails_in_a_drain_nothing_is_lost(processor: MailboxProcessor) -> None:
+    """The rest was dropped: neither run nor given back by close, and its futures were never done."""
+    log: list[str] = []
+    processor.mailbox.put(Mail(lambda: 1 / 0, 0))
+    for name in "ab":
+        processor.mailbox.put(Mail(lambda name=name: log.append(name), 0, name))  # type: ignore[misc]
+    future = processor.main_mailbox_executor.submit(lambda: log.append("c"))
+
+    with pytest.raises(ZeroDivisionError):
+        processor.drain()
+    left = processor.mailbox.size()
+    processor.close()
+
+    assert left == 3
+    assert future.cancelled()
+    assert log == []
+
+
 def test_close_ends_a_wait_for_the_futures_that_it_cancels(processor: MailboxProcessor) -> None:
     """concurrent.futures.wait waited for ever: the futures were cancelled, but their waiters were not notified."""
     future = processor.main_mailbox_executor.submit(lambda: 1)

@@ -49,14 +49,6 @@ def test_a_command_becomes_a_mail_of_the_executors_priority(mailbox: TaskMailbox
     assert taken.is_urgent
 
 
-def test_commands_of_any_thread_run_on_the_mailbox_thread(executor: MailboxExecutor, log: list[Any]) -> None:
-    on_another_thread(lambda: executor.execute(lambda: log.append(threading.current_thread())))
-
-    executor.yield_()
-
-    assert log == [threading.current_thread()]
-
-
 @pytest.mark.parametrize("end", [TaskMailbox.quiesce, TaskMailbox.close])
 @pytest.mark.parametrize("method", ["execute", "submit"])
 def test_once_the_mailbox_is_not_open_commands_are_rejected(
@@ -80,14 +72,6 @@ def test_a_rejected_command_without_a_description_is_named(mailbox: TaskMailbox,
 
 
 # -- submit ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_result_of_a_submitted_command_goes_to_its_future(executor: MailboxExecutor) -> None:
-    future = on_another_thread(lambda: executor.submit(lambda: 42))
-
-    executor.yield_()
-
-    assert future.result(0) == 42
 
 
 @pytest.mark.parametrize("error", [LookupError("lost"), SystemExit(3), GeneratorExit(), CancelledError()])

@@ -78,20 +78,6 @@ def test_a_second_release_ends_at_most_one_more_wait() -> None:
 
 
 @needs_eventfd
-def test_the_descriptor_is_closed_with_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
-    eventfd = os.eventfd
-    monkeypatch.setattr(os, "eventfd", lambda *given: opened.append(eventfd(*given)) or opened[-1])
-    lock = DescriptorLock()
-    os.fstat(opened[0])  # raises if it is closed
-
-    del lock
-
-    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
-        os.fstat(opened[0])
-
-
-@needs_eventfd
 def test_a_dispatcher_that_has_stopped_holds_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may keep it, or leave it in a cycle that is not collected soon."""
     opened: list[int] = []

@@ -23,15 +23,6 @@ def stay(controller: MailboxController) -> None:
 # -- the loop --------------------------------------------------------------------------------------------------------
 
 
-def test_mail_runs_before_the_next_turn_of_the_default_action(processor: MailboxProcessor, action: Action) -> None:
-    action.turns = [lambda _: action.mail(processor, "b"), lambda _: processor.all_actions_completed()]
-    action.mail(processor, "a")
-
-    processor.run_mailbox_loop()
-
-    assert action.log == ["a", "action", "b", "action"]
-
-
 def test_mail_that_sends_mail_does_not_starve_the_default_action(processor: MailboxProcessor, action: Action) -> None:
     """FLINK-14304: a mail that always sent another one kept the input from being processed."""
 
@@ -70,6 +61,20 @@ def test_the_loop_runs_while_the_mailbox_is_open_only(
 
 
 # -- suspending and completing the loop --------------------------------------------------------------------------------
+
+
+def test_completion_is_for_ever(processor: MailboxProcessor, action: Action) -> None:
+    """A single step once ran mail after the completion, which a run of the loop did not."""
+    action.turns = [lambda _: on_another_thread(processor.all_actions_completed)]
+    processor.run_mailbox_loop()
+    action.mail(processor, "late")
+
+    processor.run_mailbox_loop()
+    stepped = [processor.run_mailbox_step(), processor.run_single_mailbox_loop()]
+
+    assert stepped == [False, False]
+    assert action.log == ["action"]
+    assert not processor.is_mailbox_loop_running()
 
 
 def test_a_reported_error_is_raised_in_the_loop_before_other_mail(processor: MailboxProcessor, action: Action) -> None:

@@ -106,19 +106,6 @@ class BusyTime(SteppedTime):
         return now_ms
 
 
-class Reporter:
-    """An `on_error` that fails itself if asked to."""
-
-    def __init__(self, failure: BaseException | None = None) -> None:
-        self.failure = failure
-        self.errors: list[BaseException] = []
-
-    def __call__(self, error: BaseException) -> None:
-        self.errors.append(error)
-        if self.failure is not None:
-            raise self.failure
-
-
 def fail(due_ms: int) -> None:
     raise LookupError(f"timer of {due_ms} ms")
 
