@@ -349,18 +349,6 @@ def test_the_mailbox_latency_is_measured_once_a_second(shown: Make, registry: Co
     assert of(registry, "dispatcher_mailbox_latency_seconds_count") == 3
 
 
-@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
-def test_histograms_are_there_if_times_are_measured(
-    shown: Make, registry: CollectorRegistry, measure_times: str
-) -> None:
-    dispatcher = shown(DispatcherConfig(measure_times=measure_times))
-    handle_events(dispatcher, 3)
-
-    count = of(registry, "dispatcher_event_queue_seconds_count")
-
-    assert (count is None) == (measure_times == "none")
-
-
 class HeldInItsEnd(Event[Any]):
     """An event whose release holds the handler thread: between the count of it and the end of its batch."""
 

@@ -28,19 +28,6 @@ def test_transitions_are_numbered_and_come_newest_first() -> None:
     assert (found.has_more, found.is_whole) == (False, True)
 
 
-def test_a_page_begins_before_a_number() -> None:
-    ring = TransitionRing(10)
-    ring.add(moves("a", "a", "a"))
-    ring.add(moves("a", "a"))
-
-    first = ring.history("a", limit=2)
-    second = ring.history("a", limit=2, before=4)
-
-    assert [each.number for each in first.transitions] == [5, 4]
-    assert [each.number for each in second.transitions] == [3, 2]
-    assert (first.has_more, second.has_more) == (True, True)
-
-
 def test_only_transitions_of_the_machine_are_found() -> None:
     ring = TransitionRing(10)
     ring.add(moves("a"))

@@ -153,7 +153,9 @@ def test_with_none_no_type_is_timed(make: Make, clock: Clock) -> None:
     flood(dispatcher, [Work.DO] * 5_000)
 
     assert (numbers(dispatcher)["DO"].timed, numbers(dispatcher)["DO"].queue_timed) == (0, 0)
-    assert "dispatcher_event_type_handling_seconds_sum" not in of(registry)
+    shown = of(registry)
+    assert "dispatcher_event_type_handling_seconds_sum" not in shown
+    assert "dispatcher_event_queue_seconds_count" not in shown
 
 
 def test_a_journal_times_each_event_by_its_type(make: Make, clock: Clock, tmp_path: Path) -> None:
