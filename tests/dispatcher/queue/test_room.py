@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio
-from dispatcher.queue.entry import Entry
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
 from ...kit.dispatchers import hold
@@ -42,6 +42,11 @@ def full(make: Make, gate: Gate) -> Callable[..., AsyncDispatcher]:
         return dispatcher
 
     return full
+
+
+def place() -> Any:
+    """Stands for the entry of an event that is being posted."""
+    return SimpleNamespace(permit=False, dropped=None)
 
 
 FULL = "hold 0 | post 1 2 | "
@@ -163,7 +168,7 @@ def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
         if late:
             queue = dispatcher.core.queue
             queue.entries.append(late.pop())
-            queue.drop_oldest(Entry(queue, Numbered()))
+            queue.drop_oldest(place())
         return take_last(ends=ends)
 
     monkeypatch.setattr(shutdown, "take_last", take_last_late)
@@ -273,7 +278,7 @@ def test_a_debt_is_paid_once_though_a_signal_handler_posts_amid_the_payment(full
             room.permits = deque(self)
             room.give_back()  # by the handler of a signal, which comes right after the permit is taken
 
-    room.take_or_overdraw(Entry(queue, Numbered(3)))
+    room.take_or_overdraw(place())
     room.permits = Interrupted()
     room.give_back()
 
