@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -26,6 +25,7 @@ from dispatcher import (
 from dispatcher.journal import EVENTS, read_rows, verify
 
 from ...kit import TIMEOUT_S, Gate, until
+from ...kit.dispatchers import stopping
 from ...kit.journals import Job as Job
 from ...kit.journals import after_a_crash
 from ..stage import Rows, perform, scenarios
@@ -75,31 +75,27 @@ def start(start: Start) -> Start:
     return partial(start, events=CLASSES)
 
 
-def leave(start: Start, gate: Gate, count: int) -> AsyncDispatcher:
-    """A run that stops in the first of its events, and leaves the others to the next start."""
+def plain(count: int) -> list[Plain]:
+    return [Plain(Job.STARTED, number) for number in range(count)]
+
+
+def leave(start: Start, gate: Gate, events: Iterable[Any]) -> AsyncDispatcher:
+    """A run that stops in the first of these events, and leaves the others to the next start."""
     dispatcher = start(gate.handle)
-    for number in range(count):
-        assert dispatcher.post(Plain(Job.STARTED, number))
+    for event in events:
+        assert dispatcher.post(event)
     assert gate.entered.wait(TIMEOUT_S)
-    stop_undrained(dispatcher, gate)
+    dispatcher.set_drain_events_on_stop(False)
+    with stopping(dispatcher):
+        until(lambda: dispatcher.queue_size() == 0, "the queue's end")
+        gate.opened.set()
     return dispatcher
 
 
-def stop_undrained(dispatcher: AsyncDispatcher, gate: Gate) -> None:
-    """Stop while the gate's handler is in an event, without handling what is queued."""
-    dispatcher.set_drain_events_on_stop(False)
-    stopping = threading.Thread(target=dispatcher.stop)
-    stopping.start()
-    until(lambda: dispatcher.queue_size() == 0, "the queue's end")
-    gate.opened.set()
-    stopping.join(TIMEOUT_S)
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-
-def handled_by_the_next(start: Start, count: int, path: Path | None = None, **options: Any) -> list[Any]:
+def handled_by_the_next(start: Start, count: int, *path: Path) -> list[Any]:
     """What the next start hands to its handlers; `count` events."""
     events: list[Any] = []
-    dispatcher = start(events.append, **({"path": path} if path is not None else {}), **options)
+    dispatcher = start(events.append, *path)
     assert dispatcher.await_drained(TIMEOUT_S)
     dispatcher.stop()
     assert len(events) == count
@@ -110,7 +106,6 @@ def handled_by_the_next(start: Start, count: int, path: Path | None = None, **op
 
 
 def test_events_of_each_declared_kind_come_back_as_they_were(start: Start, gate: Gate) -> None:
-    dispatcher = start(gate.handle)
     given = [
         Plain(Job.STARTED, 0),
         Plain(Job.ENDED, 1, "größe ✓"),
@@ -119,11 +114,8 @@ def test_events_of_each_declared_kind_come_back_as_they_were(start: Start, gate:
         Model(type=Job.STARTED, number=4, name='"quoted"\n'),
         FrozenModel(type=Job.ENDED, number=5),
     ]
-    for event in given:
-        assert dispatcher.post(event)
-    assert gate.entered.wait(TIMEOUT_S)
 
-    stop_undrained(dispatcher, gate)
+    leave(start, gate, given)
 
     assert numbers(gate.events) == [0]
     again = handled_by_the_next(start, 5)
@@ -164,7 +156,7 @@ def test_only_models_and_dataclasses_can_be_declared(wrong: Any) -> None:
 def test_events_left_by_a_stop_are_handled_first_by_the_next_start_in_order(
     start: Start, gate: Gate, journal: Path
 ) -> None:
-    assert leave(start, gate, 5).stats().discarded == 4
+    assert leave(start, gate, plain(5)).stats().discarded == 4
 
     marks: list[tuple[int, bool]] = []
     held = Gate()
@@ -194,8 +186,8 @@ def test_an_unhandled_event_is_redelivered_after_each_crash_until_it_is_handled(
 ) -> None:
     """Several generations of crashes: each inherits what the one before did not handle."""
     dispatcher = start(gate.handle)
-    for number in range(3):
-        assert dispatcher.post(Plain(Job.STARTED, number))
+    for event in plain(3):
+        assert dispatcher.post(event)
     assert gate.entered.wait(TIMEOUT_S)
     path = after_a_crash(journal, tmp_path / "crash 0")
 
@@ -318,7 +310,7 @@ def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_come
 
 
 def test_a_bounded_queue_takes_all_that_comes_again(start: Start, gate: Gate) -> None:
-    leave(start, gate, 6)
+    leave(start, gate, plain(6))
 
     held = Gate()
     again = start(held.handle, config=DispatcherConfig(queue_capacity=2, queue_full_policy="reject"))
@@ -359,7 +351,7 @@ NeedsMore.__name__ = "Plain"
 def test_a_class_that_does_not_fit_any_more_fails_the_start_which_stops_it_and_nothing_is_lost(
     start: Start, gate: Gate, journal: Path, events: type, message: str
 ) -> None:
-    leave(start, gate, 3)
+    leave(start, gate, plain(3))
     handled: list[Any] = []
     again = AsyncDispatcher(journal=JournalWriter(journal, JournalConfig(write_ahead=True)))
     again.register(Job, handled.append, events=events)
