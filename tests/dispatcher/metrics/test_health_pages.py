@@ -10,7 +10,6 @@ import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -265,30 +264,6 @@ def test_the_process_s_information_is_on_the_page() -> None:
 
 
 # -- load --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_flood_of_idle_connections_keeps_no_probe_from_its_answer(site: Site) -> None:
-    """A new connection took the place of one whose request had come, and was not read yet."""
-    over = threading.Event()
-
-    def flood() -> None:
-        with ExitStack() as clients:
-            while not over.is_set():
-                clients.enter_context(socket.create_connection(("127.0.0.1", site.server.port or 0), TIMEOUT_S))
-
-    def probe() -> None:
-        try:
-            for _ in range(5):
-                assert site.status("/livez") == (200, "ok")
-        finally:
-            over.set()
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        in_threads(flood, probe)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_ten_scrapes_at_once_are_all_answered(site: Site, make: Make) -> None:
