@@ -92,17 +92,6 @@ def test_mail_runs_in_its_executor_whatever_runs_it(
     assert wrapper.log == ["before", "a", "after"]
 
 
-def test_a_submitted_command_s_error_goes_to_the_future_and_not_to_the_executor(
-    processor: MailboxProcessor, wrapper: Wrapper
-) -> None:
-    future = processor.mailbox_executor(0).submit(lambda: 1 / 0)
-
-    processor.drain()
-
-    assert isinstance(future.exception(0), ZeroDivisionError)
-    assert wrapper.log == ["before", "after"]
-
-
 def test_mail_with_an_executor_still_cancels_its_future(mailbox: TaskMailbox, wrapper: Wrapper) -> None:
     future = MailboxExecutor(mailbox, 0, action_executor=wrapper).submit(lambda: wrapper.log.append("ran"))
     taken = mailbox.take(MIN_PRIORITY)
