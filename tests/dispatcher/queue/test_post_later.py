@@ -122,13 +122,14 @@ ON_A_SLOW_DISK: Rows = {
         {},
     ),
     "an event that is cancelled in time is neither logged nor handled": (
-        "halt | later 0 | reach | later 1 2 | cancel 0 1 -> cancelled False True | go | +0 -> later True withdrawn True"
-        " ; seen 0 2 ; remaining 3 ; accepted 2 | stop -> left 0",
+        "halt | later 0 | reach | later 1 2 | cancel 0 1 -> cancelled False True | go | logged | +0"
+        " -> later True withdrawn True ; seen 0 2 ; remaining 3 ; accepted 2 | stop -> left 0",
         {"queue_capacity": 3},
     ),
     "a stop waits for posts under way and handles their events": (
         "halt | later 0 1 2 3 | reach | begin stop | later 9 -> later ... ... ... ... EventRefusedError:draining"
-        " ; is_stopped False | go | release -> later True True True True EventRefusedError:draining ; seen 0 1 2 3",
+        " ; is_stopped False | go | release | logged -> later True True True True EventRefusedError:draining"
+        " ; seen 0 1 2 3",
         {},
     ),
     # They were accepted, although `True` means journaled.
