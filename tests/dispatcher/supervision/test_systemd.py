@@ -342,7 +342,7 @@ class Work(Enum):
     HANG = 1
 opened = threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: central.post(Event(Work.HANG)))
-signal.signal(signal.SIGUSR2, lambda *_: opened.set())
+threading.Thread(target=lambda: sys.stdin.readline() and opened.set(), daemon=True).start()
 central = AsyncDispatcher(DispatcherConfig(liveness_stuck_after_s=0.05, drain_timeout_s=60), name="central")
 central.register(Work, lambda event: opened.wait(60))
 metrics = MetricsServer()
@@ -359,7 +359,8 @@ def process(
     command: list[str], manager: Manager, cwd: Path, watchdog_usec: int = 40_000
 ) -> Iterator[subprocess.Popen[str]]:
     environ = {**os.environ, **manager.environ, "WATCHDOG_USEC": str(watchdog_usec)}
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environ)
+    pipe = subprocess.PIPE
+    started = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=cwd, env=environ)
     manager.socket.settimeout(60)
     try:
         yield started
@@ -390,7 +391,8 @@ def test_a_daemon_tells_its_life_to_systemd(tmp_path: Path, manager: Manager) ->
         stopping = manager.until("STOPPING")[-1]
         assert stopping["EXTEND_TIMEOUT_USEC"] == "15000000"
         assert daemon.poll() is None
-        daemon.send_signal(signal.SIGUSR2)  # the handler returns
+        assert daemon.stdin is not None
+        print(file=daemon.stdin, flush=True)  # the handler returns
         assert daemon.wait(60) == 143
         assert daemon.stderr is not None
         assert daemon.stderr.read() == ""
