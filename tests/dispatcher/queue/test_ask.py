@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,19 +33,19 @@ from ..stage import Rows, perform, scenarios
 Make = Callable[..., AsyncDispatcher]
 
 
-AMONG_POSTS = " | ".join(f"post {number} | ask {number + 1}" for number in range(1, 20, 2))
+def words(numbers: Iterable[int]) -> str:
+    return " ".join(map(str, numbers))
+
+
+AMONG_POSTS = " | ".join(f"post {number} | ask {number + 1}" for number in range(1, 200, 2))
 SCENARIOS: Rows = {
-    # No coroutine could raise it, and no generator: a future can.
-    "the error of the handler is the future's, and the event has failed": (
-        "ask 1 | +0 -> answers StopIteration ; failed 1", {"fails": {1: 1}, "error": StopIteration},
-    ),
     "an ask that would wait for the start raises, and a stop ends the others": (
         "ask 1 2 -> answers ... QueueFullError | stop -> answers EventDiscardedError:stop QueueFullError",
         {"is_started": False, "queue_capacity": 1},
     ),
 } | {
     f"asks among posts are answered and keep their order, with times of {which} events": (
-        f"hold 0 | {AMONG_POSTS} | release -> answers 2 4 6 8 10 12 14 16 18 20 ; seen {' '.join(map(str, range(21)))}",
+        f"hold 0 | {AMONG_POSTS} | release -> answers {words(range(2, 201, 2))} ; seen {words(range(201))}",
         {"measure_times": which},
     )
     for which in ("all", "sampled", "none")
@@ -55,6 +55,19 @@ SCENARIOS: Rows = {
 @scenarios(SCENARIOS)
 def test_scenario(script: str, options: dict[str, Any]) -> None:
     perform(script, **options)
+
+
+def test_the_error_of_the_handler_is_the_futures_and_the_event_has_failed(make: Make) -> None:
+    error = StopIteration("no")  # no coroutine could raise it, and no generator: a future can
+
+    def fail(event: Numbered) -> None:
+        raise error
+
+    dispatcher = make(handler=fail)
+
+    assert dispatcher.ask(Numbered()).exception(TIMEOUT_S) is error
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.stats().failed == 1
 
 
 def test_a_handler_that_asks_its_own_dispatcher_gets_an_error_at_once(make: Make) -> None:

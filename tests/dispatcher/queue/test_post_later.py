@@ -20,6 +20,7 @@ from dispatcher import (
     JournalError,
 )
 from dispatcher.journal import group_commit, recover
+from dispatcher.queue.flags import ABANDONED
 
 from ...kit import TIMEOUT_S, Gate, Numbered, assert_accounts_balance, until
 from ...kit.journals import Job, Posted
@@ -402,7 +403,7 @@ def test_a_stop_that_does_not_drain_leaves_no_future_undone_and_no_event_lost(
     assert disk.entered.wait(TIMEOUT_S)
     futures += [dispatcher.post_later(posted(number)) for number in range(1, 10)]
     stopping = started(dispatcher.stop)
-    until(lambda: dispatcher.core.queue.phase, "the stop")
+    until(lambda: dispatcher.core.queue.phase == ABANDONED, "the stop")
     assert reason_of(dispatcher.post_later(posted(99))) == "stopped"
     disk.opened.set()
     ended(stopping)
