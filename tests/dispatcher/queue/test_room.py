@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,8 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio
 
 from ...kit import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance, in_threads, until
 from ...kit.dispatchers import hold
-from ..stage import Rows, perform, scenarios
+from ...kit.scenarios import play
+from ..stage import Item, Rows, Stage, item, perform, scenarios
 
 Make = Callable[..., AsyncDispatcher]
 POLICIES = ["block", "reject", "drop_oldest"]
@@ -214,8 +216,23 @@ def test_the_bound_is_strict_and_all_permits_come_back(make: Make, policy: str, 
         assert dispatcher.stats().discarded == 0
 
 
-def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: Make, gate: Gate) -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_handler_overdraws_a_full_queue_and_the_bound_holds_again_afterwards(policy: str) -> None:
     """Invariant 8: only the handler makes room, so a handler that waits for room waits for ever."""
+
+    def post_five(event: Item) -> int:
+        posts = map(str, range(1, 6) if event.number == 0 else ())
+        return all(stage.dispatcher.post(item(number)) for number in posts) and stage.dispatcher.queue_size()
+
+    with closing(Stage(queue_capacity=2, queue_full_policy=policy, then=post_five)) as stage:
+        play(
+            stage,
+            "ask 0 | +0 -> answers 5 ; seen 0 1 2 3 4 5 ; rejected ; discarded 0 ; remaining 2"
+            " | hold 6 | post 7 8 -> remaining 0 | release -> seen 0 1 2 3 4 5 6 7 8 ; remaining 2",
+        )
+
+
+def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: Make, gate: Gate) -> None:
     got: list[int] = []
 
     def handle(event: Numbered) -> None:
