@@ -129,3 +129,11 @@ def test_a_scrape_has_cumulative_counts_by_powers_of_two(kind: type[Histogram], 
     counts = [sum(duration_ns < bound for duration_ns in durations_ns) for bound in below]
     assert scraped == [*zip((bound / 1e9 for bound in below), counts, strict=True), (math.inf, len(durations_ns))]
     assert recorded.total_ns == sum(max(0, each) for each in durations_ns)
+
+
+def test_a_duration_of_more_than_64_bits_is_in_the_last_bucket() -> None:
+    recorded = Histogram()
+
+    recorded.observe(2**70)
+
+    assert (recorded.counts[-1], recorded.total_ns) == (1, 2**70)
