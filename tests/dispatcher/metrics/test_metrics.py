@@ -209,6 +209,7 @@ def test_dispatchers_that_threads_register_at_the_same_time_are_all_shown(
     in_threads(*(lambda each=each: register_metrics(each, registry) for each in made))
 
     assert [of(registry, "dispatcher_event_queue_size", each.name) for each in made] == [0] * 8
+    assert sorted(family.name for family in registry.collect()) == sorted(NAMES)  # by one collector
 
 
 class Leading:
