@@ -205,12 +205,15 @@ def test_a_started_service_that_cannot_do_its_work_says_why() -> None:
 
 def test_the_body_names_status_reasons_and_uptime_and_nothing_else() -> None:
     now_s = [100.0]
-    asked = health_of(FakeView(running_s=61.23), clock_s=lambda: now_s[0])
+    asked = health_of(FakeView(running_s=61.23, full_since_s=2.5), clock_s=lambda: now_s[0])
     now_s[0] += 86_400.1
 
     assert json.loads(asked.ready().to_json()) == {
         "status": "stuck",
-        "reasons": [{"reason": "stuck", "dispatcher": "central", "seconds": 61.2}],
+        "reasons": [
+            {"reason": "stuck", "dispatcher": "central", "seconds": 61.2},
+            {"reason": "queue_full", "dispatcher": "central", "seconds": 2.5},
+        ],
         "uptime_s": 86_400.1,
     }
     assert json.loads(asked.live().to_json()) == {"status": "ok", "reasons": [], "uptime_s": 86_400.1}
