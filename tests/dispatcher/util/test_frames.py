@@ -16,6 +16,10 @@ def test_the_callers_own_stack_ends_with_it() -> None:
     assert [frame.name for frame in stack][: len(own)] == own
 
 
+def test_a_thread_that_does_not_run_has_no_stack() -> None:
+    assert stack_of(threading.Thread().ident) is None
+
+
 def test_a_thread_is_found_in_a_dump_of_all() -> None:
     lines = [
         "Thread 0x0000000000000010 (most recent call first):",
