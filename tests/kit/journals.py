@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -20,12 +21,20 @@ import pytest
 from dispatcher import Event, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover, verify
 from dispatcher.journal.format.event_codec import EventCodec, encode_payload, marks_of, with_marks
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, START, Frame
 from dispatcher.journal.format.marks import NO_EVENT, Marks
-from dispatcher.journal.format.outstanding import Loss
-from dispatcher.journal.format.schema import Table
-from dispatcher.journal.format.segments import (
+from dispatcher.journal.read import frames_in
+from dispatcher.journal.turns import LaterAppend
+
+from ..journal_rows import begin, end
+from .segment_files import (
+    ACCEPTED,
+    END,
+    ROWS,
+    SNAPSHOT,
+    START,
+    Frame,
     Manifest,
+    Table,
     open_segment_path,
     open_segments,
     read_manifest,
@@ -34,12 +43,6 @@ from dispatcher.journal.format.segments import (
     segment_path,
     segments,
 )
-from dispatcher.journal.read import frames_in
-from dispatcher.journal.turns import LaterAppend
-from dispatcher.util.files import FileLock
-from dispatcher.util.foreign import describe
-
-from ..journal_rows import begin, end
 
 __all__ = [
     "Job",
@@ -151,7 +154,7 @@ def write_event(
         payload=None if event.payload is None else encode_payload(event.payload),
         queue_ns=10,
         handling_ns=20,
-        error=None if error is None else describe(error),
+        error=None if error is None else f"{type(error).__name__}: {error}",
         accepted_seq=accepted_seq,
         redelivered=redelivered,
     )
@@ -228,10 +231,11 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
 
 def is_locked(journal: Path) -> bool:
     """Whether a writer has the journal."""
-    try:
-        FileLock(journal / ".lock").release()
-    except BlockingIOError:
-        return True
+    with (journal / ".lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
@@ -516,7 +520,7 @@ class JournalStage:
         return [f"{summary.recover_from}:{summary.outstanding_from}" for summary in found]
 
 
-def shown_loss(loss: Loss) -> str:
+def shown_loss(loss: Any) -> str:
     """The segments, and the accepted seqs: "2:4-6"; nothing behind the dash if the last one is unknown."""
     return f"{shortened(loss.segments)}:{loss.first}-{loss.last if loss.last is not None else ''}"
 

@@ -1,4 +1,4 @@
-"""Segment files of a journal, written frame by frame."""
+"""The format of a journal's segment files, and such files written frame by frame."""
 
 from __future__ import annotations
 
@@ -6,36 +6,80 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.columns import decode_rows, encode_rows
+from dispatcher.journal.format.frames import (
+    ACCEPTED,
+    END,
+    ROWS,
+    SNAPSHOT,
+    START,
+    SYNC,
+    Damage,
+    Frame,
+    FrameReader,
+    encode_frame,
+    encode_trailer,
+)
 from dispatcher.journal.format.schema import EventRow, Kind, Row, Table, TransitionRow
-from dispatcher.journal.format.segments import LAST_NUMBER, Manifest, SegmentFile, read_summary, segment_path, segments
+from dispatcher.journal.format.segments import (
+    LAST_NUMBER,
+    Manifest,
+    SegmentFile,
+    open_segment_path,
+    open_segments,
+    read_manifest,
+    read_summary,
+    segment_number,
+    segment_path,
+    segments,
+)
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, summarize
 
 __all__ = [
+    "ACCEPTED",
+    "END",
     "LAST_NUMBER",
+    "ROWS",
+    "SNAPSHOT",
+    "START",
+    "SYNC",
+    "Damage",
     "EventRow",
+    "Frame",
+    "FrameReader",
     "Kind",
     "Manifest",
     "Row",
     "SegmentFile",
     "Table",
     "TransitionRow",
+    "decode_rows",
+    "encode_frame",
     "encode_rows",
+    "encode_trailer",
     "look_at",
+    "open_segment_path",
+    "open_segments",
+    "read_manifest",
     "read_summary",
+    "segment_number",
     "segment_path",
     "segments",
     "summarize",
     "write_segments",
 ]
 
-Frame = Callable[[int], tuple[Sequence[Any], Sequence[Any], bool]]
+MakeFrame = Callable[[int], tuple[Sequence[Any], Sequence[Any], bool]]
 """The events and the transitions of a frame, and whether time is virtual, given the seq of its first event."""
 
 
 def write_segments(
-    folder: Path, segments: Iterable[Iterable[Frame]], kinds: Sequence[Any], moves: Sequence[Any], accepted: bytes = b""
+    folder: Path,
+    segments: Iterable[Iterable[MakeFrame]],
+    kinds: Sequence[Any],
+    moves: Sequence[Any],
+    accepted: bytes = b"",
 ) -> Path:
     """Make a closed journal. `kinds` and `moves`: of events and transitions; `accepted`: a row of each segment."""
     folder.mkdir(parents=True)

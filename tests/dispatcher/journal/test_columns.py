@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Column
-from dispatcher.journal.format.columns import decode_rows
 
-from ...kit.segment_files import EventRow, Table, TransitionRow, encode_rows
+from ...kit.segment_files import EventRow, Table, TransitionRow, decode_rows, encode_rows
 
 KINDS = [("central", "Job", "STARTED", "handled")]
 TRANSITION_KINDS = [("Job", "NEW", "STARTED", "RUNNING", True)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.journal.format.frames import (
+from ...kit.segment_files import (
     ACCEPTED,
     END,
     ROWS,

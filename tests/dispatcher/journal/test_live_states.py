@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows, verify
-from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import live_states as live_states_module
-from dispatcher.journal.format.frames import ACCEPTED, ROWS, SNAPSHOT, FrameReader
 from dispatcher.journal.format.live_states import LastStates, StatesAt, decode_states, encode_states
 
 from ...journal_rows import begin, end
@@ -35,6 +33,7 @@ from ...kit.journals import (
     segments,
 )
 from ...kit.scenarios import play
+from ...kit.segment_files import ACCEPTED, ROWS, SNAPSHOT, FrameReader
 from ._orders import ENDS, NEVER, State, flush, move
 
 
@@ -351,8 +350,3 @@ def test_what_a_kill_leaves_restores_to_what_its_rows_lead_to(
         restarted.close()
 
         assert states == replayed(left)
-
-
-@pytest.fixture(autouse=True)
-def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert keeper_module.LATE_MS == NEVER  # rows are written by `flush` only, so that each frame is known

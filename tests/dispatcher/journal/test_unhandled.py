@@ -10,7 +10,6 @@ import pytest
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import read
-from dispatcher.journal.read import read_unhandled
 
 from ...kit.journals import frames_of, segments
 
@@ -26,7 +25,7 @@ def writer_in(folder: Path, **options: Any) -> JournalWriter:
 
 
 def seqs(folder: Path) -> list[int]:
-    return [each.seq for each in read_unhandled(folder).events]
+    return [each.seq for each in read.read_unhandled(folder).events]
 
 
 def test_what_was_settled_is_not_unhandled(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_what_was_settled_is_not_unhandled(tmp_path: Path) -> None:
     writer.settle_on_disk((1, 3))
 
     assert seqs(tmp_path) == [2, 4]
-    assert read_unhandled(tmp_path).first_line == line(1)
+    assert read.read_unhandled(tmp_path).first_line == line(1)
     writer.close()
     assert seqs(tmp_path) == [2, 4]
 
@@ -56,7 +55,7 @@ def test_a_segment_that_is_closed_before_it_is_read_is_read(tmp_path: Path, monk
     original = read.look_at
     monkeypatch.setattr(read, "look_at", look_at)
 
-    assert [each.seq for each in read_unhandled(tmp_path, damages.append).events] == [1]
+    assert [each.seq for each in read.read_unhandled(tmp_path, damages.append).events] == [1]
     assert damages == []
     writer.close()
 
@@ -70,7 +69,7 @@ def test_a_segment_that_was_cut_between_frames_is_reported(tmp_path: Path) -> No
     segment.write_bytes(segment.read_bytes()[: frames_of(segment)[2].offset])
     damages: list[str] = []
 
-    found = read_unhandled(tmp_path, damages.append)
+    found = read.read_unhandled(tmp_path, damages.append)
 
     assert [each.seq for each in found.events] == [1]
     assert damages == ["segment-00000001.journal: has no end"]
