@@ -1,8 +1,7 @@
 """A daemon in write-ahead mode with four producers, which a test kills.
 
-Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS PARTITIONS`, separated by tabs, and runs the daemon
-of each in a process forked for it, with a MultiDispatcher unless PARTITIONS is 0: prints its `pid`, `ready` when the
-first event was accepted, `stopped` and why once all is handled, and `ended` once the process has.
+Its words: JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS PARTITIONS, with a MultiDispatcher unless PARTITIONS
+is 0. It says `ready` when the first event was accepted, and `stopped` and why once all is handled.
 
 Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True or, if it is
 one of LATER, which use post_later(), once its future is done, and the handler the number of each event that it gets to
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -23,6 +21,8 @@ from enum import Enum
 from pathlib import Path
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
+
+from ...kit.killed import say, serve
 
 PRODUCERS = 4
 LATER = (2, 3)
@@ -45,18 +45,14 @@ class Posted:
         return f"producer {self.producer}"
 
 
-def say(line: str) -> None:
-    """In one write, which a kill does not cut."""
-    os.write(sys.stdout.fileno(), f"{line}\n".encode())
-
-
 def append_to(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
 
 
-def main(
-    journal: str, folder: Path, segment_bytes: int, retention_bytes: int, run: int, events: int, partitions: int
-) -> None:
+def main(journal: str, given: str, *numbers: str) -> None:
+    logging.disable(logging.WARNING)
+    folder = Path(given)
+    segment_bytes, retention_bytes, run, events, partitions = map(int, numbers)
     config = JournalConfig(
         durability="sync",
         write_ahead=True,
@@ -115,17 +111,5 @@ def main(
     say(f"stopped {dispatcher.failure_cause}")
 
 
-def serve() -> None:
-    logging.disable(logging.WARNING)
-    for line in sys.stdin:
-        journal, folder, *numbers = line.rstrip("\n").split("\t")
-        pid = os.fork()
-        if not pid:
-            say(f"pid {os.getpid()}")
-            main(journal, Path(folder), *map(int, numbers))
-            os._exit(0)
-        say(f"ended {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
-
-
 if __name__ == "__main__":
-    serve()
+    serve(main)

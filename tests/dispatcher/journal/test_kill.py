@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,49 +13,42 @@ import pytest
 from dispatcher.journal import EVENTS, read_rows, recover, verify
 
 from ...kit import tries
+from ...kit.killed import Server, forking
 from . import _daemon
 
 KILLS = tries(12)
-TIMEOUT_S = 60
 
 
 class Daemon:
     """Runs the daemon on one journal, again and again."""
 
-    def __init__(self, server: subprocess.Popen[str], folder: Path, segment_bytes: int, retention_bytes: int) -> None:
-        self._server = server
-        self._given = [str(folder / "journal"), str(folder), str(segment_bytes), str(retention_bytes)]
+    def __init__(self, server: Server, folder: Path, segment_bytes: int, retention_bytes: int) -> None:
+        self.server = server
         self.folder = folder
         self.journal = folder / "journal"
+        self._sizes = segment_bytes, retention_bytes
         self._run = 0
 
-    def start(self, events: int = 0, partitions: int = 0) -> int:
-        """Returns its pid."""
+    def start(self, events: int = 0, partitions: int = 0) -> None:
         self._run += 1
-        assert self._server.stdin is not None
-        self._server.stdin.write("\t".join((*self._given, *map(str, (self._run, events, partitions)))) + "\n")
-        self._server.stdin.flush()
-        word, pid = self.said().split()
-        assert word == "pid"
-        return int(pid)
-
-    def said(self) -> str:
-        assert self._server.stdout is not None
-        return self._server.stdout.readline().rstrip("\n")
+        self.server.start(self.journal, self.folder, *self._sizes, self._run, events, partitions)
 
     def kill_after(self, wait_s: float, *, ready: bool, partitions: int = 0) -> None:
         """kill -9, `wait_s` after the start, or after the first event was accepted."""
-        pid = self.start(partitions=partitions)
+        self.start(partitions=partitions)
         if ready:
-            assert self.said() == "ready"
+            assert self.server.said() == "ready"
         time.sleep(wait_s)  # the moment of the kill is what is random
-        os.kill(pid, signal.SIGKILL)
-        while (said := self.said()) == "ready":
-            pass
-        assert said == "ended -9"
+        self.server.kill()
+
+    def handle_all(self, partitions: int = 0) -> None:
+        """A last run, of three events from each producer."""
+        self.start(events=3, partitions=partitions)
+        assert [self.server.said() for _ in range(3)] == ["ready", "stopped None", "ended 0"]
 
     def accepted(self, producer: int) -> list[int]:
-        return _whole_lines(self.folder / f"accepted-{producer}")
+        path = self.folder / f"accepted-{producer}"
+        return list(map(int, path.read_text().splitlines())) if path.exists() else []
 
     def handled(self) -> dict[int, list[tuple[int, bool]]]:
         """By producer, the numbers in the order of their handling, and whether they were redelivered."""
@@ -68,10 +57,6 @@ class Daemon:
             producer, number, redelivered = map(int, line.split())
             handled[producer].append((number, bool(redelivered)))
         return handled
-
-
-def _whole_lines(path: Path) -> list[int]:
-    return list(map(int, path.read_text().splitlines())) if path.exists() else []
 
 
 def assert_none_lost(daemon: Daemon, moments: object) -> dict[int, list[tuple[int, bool]]]:
@@ -98,13 +83,9 @@ def assert_none_lost(daemon: Daemon, moments: object) -> dict[int, list[tuple[in
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[subprocess.Popen[str]]:
-    """Forks the daemons: a new Python for each would take longer than its life."""
-    with subprocess.Popen(
-        [sys.executable, _daemon.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
+def server() -> Iterator[Server]:
+    with forking(_daemon) as server:
         yield server
-        server.kill()
 
 
 @pytest.mark.slow
@@ -114,7 +95,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
     ids=["one segment", "rolling", "rolling and removal", "all at once"],
 )
 def test_accepted_events_are_handled_after_a_kill_in_the_order_of_their_producer(
-    server: subprocess.Popen[str], tmp_path: Path, seed: int, segment_bytes: int, retention_bytes: int
+    server: Server, tmp_path: Path, seed: int, segment_bytes: int, retention_bytes: int
 ) -> None:
     rng = random.Random(seed)
     daemon = Daemon(server, tmp_path, segment_bytes, retention_bytes)
@@ -127,9 +108,8 @@ def test_accepted_events_are_handled_after_a_kill_in_the_order_of_their_producer
         if rng.random() < 0.2 and has_begun:
             assert verify(daemon.journal).problems == (), moments
 
-    daemon.start(events=3)
+    daemon.handle_all()
 
-    assert [daemon.said() for _ in range(3)] == ["ready", "stopped None", "ended 0"], moments
     handled = assert_none_lost(daemon, moments)
     assert len(list((tmp_path / "handled").read_text().splitlines())) > KILLS
     assert any(redelivered for events in handled.values() for _, redelivered in events)
@@ -142,7 +122,7 @@ def test_accepted_events_are_handled_after_a_kill_in_the_order_of_their_producer
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_a_kill_another_number_of_partitions_handles_the_accepted_events_in_the_order_of_their_key(
-    server: subprocess.Popen[str], tmp_path: Path, seed: int
+    server: Server, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
     daemon = Daemon(server, tmp_path, 4096, 0)
@@ -151,9 +131,8 @@ def test_after_a_kill_another_number_of_partitions_handles_the_accepted_events_i
         moments.append((rng.uniform(0.001, 0.06), rng.random() < 0.7, rng.randint(1, 4)))
         daemon.kill_after(moments[-1][0], ready=moments[-1][1], partitions=moments[-1][2])
 
-    daemon.start(events=3, partitions=2)
+    daemon.handle_all(partitions=2)
 
-    assert [daemon.said() for _ in range(3)] == ["ready", "stopped None", "ended 0"], moments
     handled = assert_none_lost(daemon, moments)
     assert any(redelivered for events in handled.values() for _, redelivered in events)
     assert [recover(path).accepted for path in sorted(daemon.journal.glob("partition-*"))] == [()] * 4
