@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from enum import Enum
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,10 @@ from dispatcher import (
 )
 from dispatcher.journal import EVENTS, read_rows, verify
 from dispatcher.testing import ManualClock
-from dispatcher.util.descriptors import DescriptorReserve
-from dispatcher.util.files import FileLock
 
 from ...kit import TIMEOUT_S, Gate, until
 from ...kit.forked import forks, in_child
-from ...kit.journals import Job, Later, Posted, State, contents, is_locked, write_event, write_frames
+from ...kit.journals import Job, Later, Posted, State, contents, is_locked, write_event, write_frames, write_segments
 
 pytestmark = [
     pytest.mark.long,
@@ -330,53 +327,36 @@ def test_a_daemon_that_crashed_starts_again_while_its_worker_lives(
             os.close(descriptor)
 
 
-@pytest.mark.parametrize(
-    ("what", "name"), [("lock", "lock"), ("reserve", "null"), ("segment", ".segment-00000002.journal.open")]
-)
+@pytest.mark.parametrize("name", [".lock", "null", ".segment-00000001.journal.open", ".segment-00000002.journal.open"])
 def test_a_fork_while_another_thread_opens_a_descriptor_leaves_no_copy_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, name: str
+    tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A thread that has opened a file has not noted its descriptor yet."""
-    writer = JournalWriter(tmp_path / "journal") if what == "segment" else None
-    if writer is not None:
-        write_frames(writer)
     opened, forked = threading.Event(), threading.Event()
     os_open = os.open
-    opener: list[int] = []
 
-    def open_and_wait(*args: Any, **kwargs: Any) -> int:
-        descriptor = os_open(*args, **kwargs)
-        if threading.get_ident() in opener and not opened.is_set():
+    def open_and_wait(path: Any, *args: Any, **kwargs: Any) -> int:
+        descriptor = os_open(path, *args, **kwargs)
+        if Path(path).name == name:
             opened.set()
             forked.wait(0.2)  # in vain: the fork waits for this thread
         return descriptor
 
+    def write() -> None:
+        with contextlib.closing(JournalWriter(journal)) as writer:
+            write_segments(writer, 2)
+
     monkeypatch.setattr(os, "open", open_and_wait)
-    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))  # where the descriptors in reserve lead
     (tmp_path / "null").touch()
-    uses: dict[str, Callable[[], Any]] = {
-        "lock": lambda: FileLock(tmp_path / "lock"),
-        "reserve": lambda: DescriptorReserve(1),
-        "segment": lambda: writer and writer.roll(),
-    }
-    kept: list[Any] = []
-
-    def use() -> None:
-        opener.append(threading.get_ident())
-        kept.append(uses[what]())
-
-    thread = threading.Thread(target=use)
+    thread = threading.Thread(target=write)
     thread.start()
     assert opened.wait(TIMEOUT_S)
+
     inherited = in_child(lambda: [Path(path).name for path in descriptors_into(tmp_path)])
+
     forked.set()
     thread.join(TIMEOUT_S)
-    for thing in kept:
-        if thing is not None:
-            getattr(thing, "release", getattr(thing, "close", None))()
-    if writer is not None:
-        writer.close()
-
     assert name not in inherited
 
 
@@ -454,11 +434,6 @@ def test_a_signal_handler_that_forks_amid_the_journals_work_and_returns_in_the_c
     assert len(list(read_rows(journal, EVENTS))) == 2
 
 
-class Kind(Enum):
-    FORK = 1
-    GO_ON = 2
-
-
 @pytest.mark.parametrize("journaled", [False, True])
 def test_a_handler_that_forks_and_returns_in_the_child_handles_nothing_there(journal: Path, journaled: bool) -> None:
     """The child had gone on with its copy of the queue, and with the journal's segment."""
@@ -469,17 +444,13 @@ def test_a_handler_that_forks_and_returns_in_the_child_handles_nothing_there(jou
 
     def handle(event: Any) -> None:
         os.write(tell, b"parent." if os.getpid() == parent else b"child.")
-        if event.type is Kind.FORK and (pid := os.fork()):
+        if event.number == 1 and (pid := os.fork()):
             exits.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
-    class Happening:
-        def __init__(self, type: Kind) -> None:
-            self.type = type
-
     parent = os.getpid()
-    dispatcher.register(Kind, handle)
-    for type in (Kind.FORK, Kind.GO_ON, Kind.GO_ON):
-        dispatcher.event_handler.handle(Happening(type))
+    dispatcher.register(Job, handle)
+    for number in (1, 2, 3):
+        dispatcher.event_handler.handle(Posted(Job.STARTED, number))
     with dispatcher:
         assert dispatcher.await_drained(TIMEOUT_S)
     os.close(tell)
