@@ -76,6 +76,23 @@ class Producer(threading.Thread):
         return self.seq
 
 
+@pytest.fixture
+def commits(writer: JournalWriter) -> HeldCommits:
+    return HeldCommits(writer)
+
+
+@pytest.fixture
+def first(writer: JournalWriter, commits: HeldCommits) -> Producer:
+    """A producer amid its fsync."""
+    first = Producer(writer, b"first")
+    assert commits.entered.acquire(timeout=TIMEOUT_S)
+    return first
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
+both = pytest.mark.parametrize("make", [TurnGate, pytest.param(DescriptorGate, marks=linux)])
+
+
 def pending(writer: JournalWriter) -> int:
     return len(writer._group._pending)
 
@@ -85,10 +102,15 @@ def batches(writer: JournalWriter) -> list[bytes]:
     return [frame.payload for frame in frames_of(segment, "ACCEPTED")]
 
 
-def test_what_comes_during_an_fsync_is_one_frame_under_the_next(writer: JournalWriter) -> None:
-    commits = HeldCommits(writer)
-    first = Producer(writer, b"0")
-    assert commits.entered.acquire(timeout=TIMEOUT_S)
+@both
+def test_what_comes_during_an_fsync_is_one_frame_under_the_next(
+    writer: JournalWriter,
+    commits: HeldCommits,
+    first: Producer,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], TurnGate],
+) -> None:
+    monkeypatch.setattr(group_commit, "shared_gate", make)
     others = [Producer(writer, b"1") for _ in range(20)]
     until(lambda: pending(writer) == 20, "the next batch")
 
@@ -96,13 +118,10 @@ def test_what_comes_during_an_fsync_is_one_frame_under_the_next(writer: JournalW
 
     assert [first.end(), *sorted(other.end() for other in others)] == list(range(1, 22))
     assert commits.count == 2
-    assert batches(writer) == [b"0", b"\n".join([b"1"] * 20)]
+    assert batches(writer) == [b"first", b"\n".join([b"1"] * 20)]
 
 
-def test_events_of_both_kinds_keep_their_order(writer: JournalWriter) -> None:
-    commits = HeldCommits(writer)
-    first = Producer(writer, b"0")
-    assert commits.entered.acquire(timeout=TIMEOUT_S)
+def test_events_of_both_kinds_keep_their_order(writer: JournalWriter, commits: HeldCommits, first: Producer) -> None:
     lines = [b"a", b"b", b"c", b"d"]
     later = [Later(line) for line in lines[:2]]
     for each in later:
@@ -118,12 +137,11 @@ def test_events_of_both_kinds_keep_their_order(writer: JournalWriter) -> None:
     assert (first.end(), waiting.end()) == (1, 4)
     assert [each.seq for each in (*later, last)] == [2, 3, 5]
     assert all(each.calls == ["end", "tell"] for each in (*later, last))
-    assert b"\n".join(batches(writer)) == b"0\na\nb\nc\nd"
+    assert b"\n".join(batches(writer)) == b"first\na\nb\nc\nd"
 
 
-def test_an_interrupted_leader_leaves_the_others_to_the_next(writer: JournalWriter) -> None:
+def test_an_interrupted_leader_leaves_the_others_to_the_next(writer: JournalWriter, commits: HeldCommits) -> None:
     """Its event is in the log; it is settled, because its post did not return."""
-    commits = HeldCommits(writer)
     others: list[Producer] = []
 
     def interrupt() -> None:
@@ -164,11 +182,8 @@ def test_an_interrupted_leader_wakes_the_next_though_the_first_has_ended(
 
 
 def test_an_interrupted_producer_has_its_event_left_out_or_settled(
-    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+    writer: JournalWriter, commits: HeldCommits, first: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commits = HeldCommits(writer)
-    first = Producer(writer, b"first")
-    assert commits.entered.acquire(timeout=TIMEOUT_S)
 
     def interrupt(_: TurnGate) -> None:
         raise KeyboardInterrupt
@@ -187,12 +202,9 @@ def test_an_interrupted_producer_has_its_event_left_out_or_settled(
 
 
 def test_a_post_that_interrupts_a_waiting_one_waits_for_no_other_thread(
-    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+    writer: JournalWriter, commits: HeldCommits, first: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The post that it interrupted may be woken to lead, and cannot before this one has returned."""
-    commits = HeldCommits(writer)
-    first = Producer(writer, b"first")
-    assert commits.entered.acquire(timeout=TIMEOUT_S)
     nested: list[int] = []
     interrupted = threading.Event()
 
@@ -234,10 +246,9 @@ def test_a_post_that_interrupts_a_nested_one_is_refused(writer: JournalWriter) -
     assert writer._group._depths == {}
 
 
-def test_each_of_a_batch_gets_the_disks_error(writer: JournalWriter) -> None:
+def test_each_of_a_batch_gets_the_disks_error(writer: JournalWriter, commits: HeldCommits) -> None:
     reported: list[JournalError] = []
     writer.attach(on_failure=reported.append)
-    commits = HeldCommits(writer)
     others: list[Producer] = []
 
     def fail() -> None:
@@ -286,33 +297,6 @@ def test_a_leader_that_waits_in_vain_does_so_ever_more_rarely() -> None:
 
 
 # -- the gate at which a batch waits -----------------------------------------------------------------------------------
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
-both = pytest.mark.parametrize("make", [TurnGate, pytest.param(DescriptorGate, marks=linux)])
-
-
-@both
-def test_all_that_wait_pass_once_it_is_open_and_so_do_those_that_come_later(make: Callable[[], TurnGate]) -> None:
-    gate = make()
-    passed: list[int] = []
-    entered = threading.Barrier(9)
-
-    def wait(number: int) -> None:
-        entered.wait(TIMEOUT_S)
-        gate.wait()
-        passed.append(number)
-
-    threads = [threading.Thread(target=wait, args=(number,), daemon=True) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    entered.wait(TIMEOUT_S)
-    assert not passed
-    gate.open()
-
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    in_threads(gate.wait)
-    assert sorted(passed) == list(range(8))
 
 
 @both
