@@ -37,8 +37,8 @@ from pydantic import (
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
 
-from ...kit import TIMEOUT_S, Gate, tries
-from ...kit.journals import after_a_crash, codec_of
+from ...kit import tries
+from ...kit.journals import codec_of
 
 # Earlier versions of pydantic do not write a deque as JSON: an event with one is refused.
 Queue = deque[int] if tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 14) else list[int]
@@ -386,6 +386,13 @@ RIGHT = [
 ]
 
 
+@pytest.mark.parametrize("event", RIGHT)
+def test_values_of_the_declared_types_are_accepted_and_come_back(event: Any) -> None:
+    journal = codec(type(event))
+
+    assert shape(journal.decode(journal.encode(event))) == shape(event)
+
+
 WRONG = [
     (Loose(Job.STARTED, {1: "a", "1": "b"}), r"its field value is \{1: 'a', '1': 'b'\}"),
     (Loose(Job.STARTED, {1: "a"}), r"its field value has the key 1 \(an int\), and would come back as '1' \(a str\)"),
@@ -393,20 +400,13 @@ WRONG = [
         Loose(Job.STARTED, {"a": [1, (2,)]}),
         r"its field value\['a'\]\[1\] is \(2,\) \(a tuple\), and would come back as",
     ),
-    (Loose(Job.STARTED, {1, 2}), r"its field value is \{1, 2\} \(a set\)"),
     (Loose(Job.STARTED, datetime(2024, 1, 1)), r"its field value is datetime.*\(a datetime\).*'2024-01-01T00:00:00'"),
-    (Loose(Job.STARTED, b"a"), r"its field value is b'a' \(a bytes\)"),
-    (
-        Loose(Job.STARTED, Size.SMALL),
-        r"its field value is <Size.SMALL: 1> \(a Size\)",
-    ),
     (Loose(Job.STARTED, Inner(anything=Decimal(1))), r"its field value is Inner.*\(an Inner\), .* \(a dict\)"),
     (Loose(Job.STARTED, "\ud800"), "its field value does not go into JSON and back"),
     (Loose(Job.STARTED, object()), "its field value does not go into JSON and back"),
     (Loose(Job.STARTED, EqualToAll()), "<Loose, .* RuntimeError> cannot .* its field value does not go into JSON"),
     (Plain(Job.STARTED, number="5"), r"its field number is '5' \(a str\), and would come back as 5 \(an int\)"),  # type: ignore[arg-type]
     (Plain(Job.STARTED, number=True), r"its field number is True \(a bool\), and would come back as 1 \(an int\)"),
-    (Plain(Job.STARTED, number=1.0), r"its field number is 1.0 \(a float\), and would come back as 1 \(an int\)"),  # type: ignore[arg-type]
     (Plain(Job.STARTED, amount=5), r"its field amount is 5 \(an int\), and would come back as 5.0 \(a float\)"),
     (Plain(Job.STARTED, number=[]), "its field number would not be read again: Input should be a valid integer"),  # type: ignore[arg-type]
     (Plain(Job.STARTED, text=Name.A), r"its field text is <Name.A: 'a'> \(a Name\)"),
@@ -515,31 +515,6 @@ def test_what_would_not_come_back_as_it_was_is_refused_with_its_field(event: Any
     assert re.search(message, refusal(event)), refusal(event)
 
 
-def cached(event: Open) -> Open:
-    assert event.expensive == 7
-    return event
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        WithInit(Job.STARTED),
-        Model(type=Job.STARTED),
-        cached(Open(type=Job.STARTED, more=[1])),  # type: ignore[call-arg]
-        Derived(Job.STARTED, "abc"),
-        Validated(Job.STARTED, 10),
-        Lower(type=Job.STARTED, name="A"),
-    ],
-    ids=lambda event: type(event).__name__,
-)
-def test_what_is_computed_again_or_at_its_default_is_no_loss(event: Any) -> None:
-    journal = codec(type(event))
-
-    back = journal.decode(journal.encode(event))
-
-    assert back == event
-
-
 def test_a_combination_of_flags_is_no_type_of_an_event() -> None:
     @dataclasses.dataclass
     class Access:
@@ -599,13 +574,6 @@ def test_a_field_that_no_value_survives_is_refused_at_the_registration(kind: typ
     assert "\n" not in str(refused.value)
 
 
-def test_the_field_of_a_nested_class_is_named() -> None:
-    nested = dataclasses.make_dataclass("Nested", [("call", Callable[[], int])])
-
-    with pytest.raises(TypeError, match=r"^Nested\.call cannot be kept in a journal"):
-        codec(standard(dict[str, list[nested]]))  # type: ignore[valid-type]
-
-
 class Holder(BaseModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -618,51 +586,42 @@ class Holder(BaseModel):
         return given.number if isinstance(given, Inner) else given
 
 
+def cached(event: Open) -> Open:
+    assert event.expensive == 7
+    return event
+
+
+def made(kind: type, **options: Any) -> Any:
+    return kind(type=Job.STARTED, **options)
+
+
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    "event",
     [
-        (model(int, Field(alias="a")), {"a": 3}),
-        (model(int, Field(validation_alias="a"), populate_by_name=True), {"a": 3}),
-        (model(int, Field(3, exclude=True)), {}),
-        (standard(dict[int, str]), {"field": {1: "a"}}),
-        (Holder, {"opaque": Inner(5)}),
-        (pydantic.dataclasses.dataclass(standard(set[int])), {"field": {1}}),
+        # Computed again, or at its default.
+        made(WithInit),
+        made(Model),
+        cached(made(Open, more=[1])),
+        made(Derived, name="abc"),
+        made(Validated, number=10),
+        made(Lower, name="A"),
+        # Declared so that it may come back.
+        made(model(int, Field(alias="a")), a=3),
+        made(model(int, Field(validation_alias="a"), populate_by_name=True), a=3),
+        made(model(int, Field(3, exclude=True))),
+        made(standard(dict[int, str]), field={1: "a"}),
+        made(Holder, opaque=Inner(5)),
+        made(pydantic.dataclasses.dataclass(standard(set[int])), field={1}),
     ],
+    ids=lambda event: type(event).__name__,
 )
-def test_fields_that_may_come_back_are_declared(kind: type, options: dict[str, Any]) -> None:
-    journal = codec(kind)
-    event = kind(type=Job.STARTED, **options)
+def test_what_is_computed_again_or_declared_with_care_comes_back(event: Any) -> None:
+    journal = codec(type(event))
 
     assert journal.decode(journal.encode(event)) == event
 
 
 # -- through a dispatcher --------------------------------------------------------------------------------------------
-
-
-def test_what_handle_accepted_comes_back_after_a_crash_and_what_it_refused_does_not(gate: Gate, tmp_path: Path) -> None:
-    def dispatcher(path: Path, handler: Callable[[Any], Any]) -> AsyncDispatcher:
-        made = AsyncDispatcher(journal=JournalWriter(path, JournalConfig(write_ahead=True, durability="sync")))
-        made.register(Job, handler, events=CLASSES)
-        made.start()
-        return made
-
-    first = dispatcher(tmp_path / "journal", gate.handle)
-    for event in RIGHT:
-        assert first.event_handler.handle(event)
-    for event, _ in WRONG:
-        with pytest.raises(JournalError):
-            first.event_handler.handle(event)
-    assert gate.entered.wait(TIMEOUT_S)
-    crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
-    gate.opened.set()
-    first.stop()
-    again: list[Any] = []
-
-    second = dispatcher(crashed, again.append)
-    assert second.await_drained(TIMEOUT_S)
-    second.stop()
-
-    assert [shape(event) for event in again] == [shape(event) for event in RIGHT]
 
 
 @pytest.mark.parametrize("part", ["serializer", "validator"])
