@@ -21,6 +21,7 @@ from ...kit.journals import JobEvent, after_a_crash, open_segments, segments, wr
 SEED = 20260601
 CORRUPTIONS = tries(200)
 ACCEPTED = 24
+Corrupt = Callable[[Path, random.Random], str]
 
 
 class Sound(NamedTuple):
@@ -91,64 +92,56 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
 # -- corruptions: each changes something, and says what it did -------------------------------------------------------
 
 
-def flip_a_bit(path: Path, rng: random.Random) -> str:
-    data = bytearray(path.read_bytes())
+def flip_a_bit(data: bytes, rng: random.Random) -> bytes:
     offset = rng.randrange(len(data))
-    data[offset] ^= 1 << rng.randrange(8)
-    path.write_bytes(data)
-    return f"byte {offset}"
+    return data[:offset] + bytes([data[offset] ^ 1 << rng.randrange(8)]) + data[offset + 1 :]
 
 
-def overwrite(path: Path, rng: random.Random) -> str:
-    data = path.read_bytes()
+def overwrite(data: bytes, rng: random.Random) -> bytes:
     start = rng.randrange(len(data))
     length = min(len(data) - start, rng.choice([1, 4, 64, 512, 4096]))
     new = rng.choice([bytes(length), rng.randbytes(length), b"\xff" * length])
     if data[start : start + length] == new:
-        return flip_a_bit(path, rng)
-    path.write_bytes(data[:start] + new + data[start + length :])
-    return f"{length} bytes at {start}"
+        return flip_a_bit(data, rng)
+    return data[:start] + new + data[start + length :]
 
 
-def truncate(path: Path, rng: random.Random) -> str:
-    size = rng.randrange(path.stat().st_size)
-    path.write_bytes(path.read_bytes()[:size])
-    return f"to {size}"
+def truncate(data: bytes, rng: random.Random) -> bytes:
+    return data[: rng.randrange(len(data))]
 
 
-def insert(path: Path, rng: random.Random) -> str:
-    data = path.read_bytes()
-    at = rng.randrange(len(data) + 1)
-    start = rng.randrange(len(data))
+def insert(data: bytes, rng: random.Random) -> bytes:
+    at, start = rng.randrange(len(data) + 1), rng.randrange(len(data))
     new = rng.choice([b"\0", rng.randbytes(9), bytes(64), data[start : start + 700], b"\xffDJF\r\n\x1a\n"])
-    path.write_bytes(data[:at] + new + data[at:])
-    return f"{len(new)} bytes at {at}"
+    return data[:at] + new + data[at:]
 
 
-def cut_out(path: Path, rng: random.Random) -> str:
-    data = path.read_bytes()
+def cut_out(data: bytes, rng: random.Random) -> bytes:
     start = rng.randrange(len(data))
-    length = rng.choice([1, 64, 500, 3000])
-    path.write_bytes(data[:start] + data[start + length :])
-    return f"{length} bytes at {start}"
+    return data[:start] + data[start + rng.choice([1, 64, 500, 3000]) :]
 
 
-def append_garbage(path: Path, rng: random.Random) -> str:
-    data = path.read_bytes()
-    path.write_bytes(data + rng.choice([b"\0" * 4096, rng.randbytes(100), data, data[-16:]]))
-    return ""
+def append_garbage(data: bytes, rng: random.Random) -> bytes:
+    return data + rng.choice([b"\0" * 4096, rng.randbytes(100), data, data[-16:]])
 
 
-def remove(path: Path, rng: random.Random) -> str:
+def changed(change: Callable[[bytes, random.Random], bytes]) -> Corrupt:
+    def corrupt(path: Path, rng: random.Random) -> str:
+        path.write_bytes(change(path.read_bytes(), rng))
+        return change.__name__
+
+    return corrupt
+
+
+def remove(path: Path, _: random.Random) -> str:
     path.unlink()
-    return ""
+    return "remove"
 
 
 def replace_by_another(path: Path, rng: random.Random) -> str:
-    others = [other for other in files(path.parent) if other != path]
-    other = rng.choice(others)
+    other = rng.choice([other for other in files(path.parent) if other != path])
     shutil.copy(other, path)
-    return f"by {other.name}"
+    return f"replace by {other.name}"
 
 
 def swap(path: Path, rng: random.Random) -> str:
@@ -156,20 +149,11 @@ def swap(path: Path, rng: random.Random) -> str:
     first, second = path.read_bytes(), other.read_bytes()
     path.write_bytes(second)
     other.write_bytes(first)
-    return f"with {other.name}"
+    return f"swap with {other.name}"
 
 
-KINDS = [
-    *[flip_a_bit] * 4,
-    *[overwrite] * 2,
-    *[truncate] * 2,
-    insert,
-    cut_out,
-    append_garbage,
-    remove,
-    replace_by_another,
-    swap,
-]
+CHANGES = [*[flip_a_bit] * 4, *[overwrite] * 2, *[truncate] * 2, insert, cut_out, append_garbage]
+KINDS: list[Corrupt] = [*map(changed, CHANGES), remove, replace_by_another, swap]
 
 
 def files(journal: Path) -> list[Path]:
@@ -184,9 +168,7 @@ def corruptions(journals: list[Sound], folder: Path, count: int) -> Iterator[tup
         rng = random.Random(SEED + number)
         index = number % len(journals)
         path = rng.choice([found for found in contents[index] for _ in range(1 if found.suffix == ".json" else 3)])
-        corrupt = rng.choice(KINDS)
-        done = corrupt(path, rng)
-        what = f"seed {SEED + number}: {copies[index].name}: {corrupt.__name__} {path.name} {done}"
+        what = f"seed {SEED + number}: {copies[index].name}: {path.name}: {rng.choice(KINDS)(path, rng)}"
         yield journals[index], copies[index], what, path.suffix == ".open"
         for left in set(files(copies[index])) - contents[index].keys():
             left.unlink()
