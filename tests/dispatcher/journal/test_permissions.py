@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,6 @@ from dispatcher.journal import recover
 
 from ...kit.commands import run_here
 from ...kit.journals import Open, after_a_crash, open_segments, segments, write_frames, write_segments
-
-CASES = [({}, 0o600, 0o700), ({"permissions": "group"}, 0o640, 0o750), ({"permissions": "everyone"}, 0o644, 0o755)]
 
 
 @pytest.fixture(params=[0o000, 0o077], autouse=True)
@@ -39,19 +37,45 @@ def write_all(writer: JournalWriter) -> None:
     write_frames(writer)
 
 
-@pytest.mark.parametrize(("config", "file_mode", "folder_mode"), CASES)
+def close(writer: JournalWriter) -> Path:
+    writer.close()
+    return writer.path
+
+
+def crash_and_recover(writer: JournalWriter) -> Path:
+    crashed = after_a_crash(writer.path, writer.path.with_name("crashed"))
+    recover(crashed)
+    assert (open_segments(crashed), len(segments(crashed))) == ([], 3)
+    return crashed
+
+
+def redeliver(writer: JournalWriter) -> Path:
+    assert run_here("journal", "recover", close(writer), "--with", f"{__name__}:make").code == 0
+    return writer.path
+
+
+@pytest.mark.parametrize("end", [close, crash_and_recover, redeliver])
+@pytest.mark.parametrize(
+    ("config", "file_mode", "folder_mode"),
+    [({}, 0o600, 0o700), ({"permissions": "group"}, 0o640, 0o750), ({"permissions": "everyone"}, 0o644, 0o755)],
+)
 def test_a_journal_is_for_whom_it_is_meant(
-    open_writer: Open, tmp_path: Path, config: dict[str, str], file_mode: int, folder_mode: int
+    open_writer: Open,
+    tmp_path: Path,
+    config: dict[str, str],
+    file_mode: int,
+    folder_mode: int,
+    end: Callable[[JournalWriter], Path],
 ) -> None:
     folder = tmp_path / "journals" / "run"
 
-    writer = open_writer(folder, **config)
+    writer = open_writer(folder, write_ahead=True, **config)
     write_all(writer)
     while_open = {path.name: mode(path) for path in folder.iterdir()}
-    writer.close()
+    ended = end(writer)
 
     assert len(while_open) == 5  # segments, manifest and lock
-    assert set(while_open.values()) == {mode(path) for path in folder.iterdir()} == {file_mode}
+    assert set(while_open.values()) == {mode(path) for path in ended.iterdir()} == {file_mode}
     assert [mode(path) for path in (folder, folder.parent)] == [folder_mode] * 2
 
 
@@ -71,35 +95,6 @@ def test_a_new_folder_keeps_the_group_of_its_parent(open_writer: Open, tmp_path:
     open_writer(tmp_path / "journal", permissions="group")
 
     assert (tmp_path / "journal").stat().st_mode & 0o7777 == 0o2750
-
-
-@pytest.mark.parametrize(("config", "file_mode", "folder_mode"), CASES)
-def test_recovery_keeps_the_permissions(
-    open_writer: Open, journal: Path, tmp_path: Path, config: dict[str, str], file_mode: int, folder_mode: int
-) -> None:
-    write_all(open_writer(**config))
-    crashed = after_a_crash(journal, tmp_path / "crashed")
-
-    recover(crashed)
-
-    assert open_segments(crashed) == []
-    assert len(segments(crashed)) == 3
-    assert {mode(path) for path in crashed.iterdir()} == {file_mode}
-
-
-@pytest.mark.parametrize(("config", "file_mode", "folder_mode"), CASES)
-def test_redelivery_keeps_the_permissions(
-    open_writer: Open, journal: Path, config: dict[str, str], file_mode: int, folder_mode: int
-) -> None:
-    writer = open_writer(write_ahead=True, **config)
-    write_all(writer)
-    writer.close()
-
-    done = run_here("journal", "recover", journal, "--with", f"{__name__}:make")
-
-    assert done.code == 0
-
-    assert {mode(path) for path in journal.iterdir()} == {file_mode}
 
 
 def test_a_draft_that_a_crash_left_does_not_keep_its_permissions(open_writer: Open, journal: Path) -> None:
