@@ -17,7 +17,7 @@ from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal import recover, verify
 
 from ...kit import TIMEOUT_S, no_thread_is_left, until
-from ...kit.journals import Job, Later, Posted, after_a_crash, is_locked, write_event, write_frames
+from ...kit.journals import Job, Later, Posted, after_a_crash, is_locked, write_event, write_frames, write_segments
 
 pytestmark = pytest.mark.long
 
@@ -27,20 +27,15 @@ AHEAD = JournalConfig(write_ahead=True, durability="interval")
 def leave(_: JournalWriter) -> None: ...
 
 
-def write(writer: JournalWriter) -> None:
-    write_frames(writer)
-
-
 def leave_rows(writer: JournalWriter) -> None:
-    write(writer)
+    write_frames(writer)
     write_event(writer)
     writer.idle()
 
 
 def close_a_segment(writer: JournalWriter) -> None:
-    write(writer)
-    writer.roll()
-    write(writer)
+    write_segments(writer)
+    write_frames(writer)
 
 
 def append(writer: JournalWriter) -> None:
@@ -63,7 +58,7 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-USES = (leave, write, leave_rows, close_a_segment, append, append_later, give_to_a_dispatcher)
+USES = (leave, write_frames, leave_rows, close_a_segment, append, append_later, give_to_a_dispatcher)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts the descriptors in /proc")
@@ -115,7 +110,7 @@ def test_a_collector_that_drops_the_writer_amid_the_logs_work_leaves_the_release
 ) -> None:
     """A file must not be closed between two steps of the thread that writes it, and no lock is taken out of order."""
     writer = JournalWriter(journal, AHEAD)
-    write(writer)
+    write_frames(writer)
     log = writer.log
     with no_thread_is_left(), getattr(log, lock):
         del writer

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,18 +60,6 @@ def journal_of_two(open_writer: Open, journal: Path) -> Path:
     return journal
 
 
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
 def unix_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         here = Path.cwd()
@@ -81,11 +70,11 @@ def unix_socket(path: Path) -> None:
             os.chdir(here)
 
 
-KINDS = [
-    (fifo, "it is a FIFO, not a file"),
+KINDS: list[tuple[Callable[[Path], None], str]] = [
+    (os.mkfifo, "it is a FIFO, not a file"),
     (unix_socket, "it is a socket, not a file"),
-    (device, "it is a device, not a file"),
-    (folder, "Is a directory"),
+    (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
+    (Path.mkdir, "Is a directory"),
 ]
 
 
