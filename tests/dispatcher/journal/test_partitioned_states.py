@@ -38,10 +38,10 @@ def opened(path: Path) -> Iterator[Open]:
     """Opens the journal with so many partitions, and closes it at the end or with the next call."""
     journals: list[PartitionedJournal] = []
 
-    def open(partitions: int, folder: Path = path) -> tuple[PartitionedJournal, tuple[JournalWriter, ...]]:
+    def open(partitions: int) -> tuple[PartitionedJournal, tuple[JournalWriter, ...]]:
         for journal in journals:
             journal.close()
-        journals.append(PartitionedJournal(folder, JournalConfig(write_ahead=True)))
+        journals.append(PartitionedJournal(path, JournalConfig(write_ahead=True)))
         return journals[-1], journals[-1].open(partitions)
 
     yield open
@@ -181,23 +181,6 @@ def test_the_file_has_the_permissions_of_the_journal(path: Path) -> None:
 
     journal.close()
     assert (path / "states-Order.jsonl").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_crash_amid_a_restore_loses_no_state(opened: Open, path: Path, tmp_path: Path) -> None:
-    for partition, to in ((1, State.OPEN), (0, State.HELD)):
-        journal, writers = opened(2)
-        restore(journal, every=1)
-        move(writers[partition], "a", to)
-        flush(writers[partition])
-    found = []
-    for changes in range(4):
-        journal, _ = opened(2)
-        copy = tmp_path / f"crash {changes}"
-        crash_amid(lambda journal=journal: restore(journal), path, copy, changes)
-        journal, _ = opened(3, copy if copy.exists() else path)
-        found.append(restore(journal))
-
-    assert found == [{"a": "HELD"}] * 4
 
 
 class Partitioned(RuleBasedStateMachine):
