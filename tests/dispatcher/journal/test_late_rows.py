@@ -48,16 +48,12 @@ def released() -> Iterator[threading.Event]:
     released.set()
 
 
-def make_transition(writer: JournalWriter) -> None:
-    writer.transition("Job", "job_1", State.NEW, Job.STARTED, State.RUNNING, valid=True)
-
-
 def test_rows_are_written_without_the_transitions_of_the_event_in_hand(open_writer: Open, journal: Path) -> None:
     writer = open_writer()
     write_frames(writer)
     write_event(writer, transitions=1)
     begin(writer, 3000)
-    make_transition(writer)
+    writer.transition("Job", "job_1", State.NEW, Job.STARTED, State.RUNNING, valid=True)
 
     until(lambda: seqs(journal) == [1, 2], "the row of the second event")
 
@@ -85,6 +81,7 @@ def test_rows_of_a_dispatcher_that_is_idle_from_its_start_are_written(open_write
         ("handler", JournalConfig()),
         ("mail", JournalConfig()),
         ("handler that yields", JournalConfig()),
+        ("handler behind coroutines", JournalConfig()),
         ("handler", JournalConfig(durability="sync")),
         ("handler", JournalConfig(durability="interval")),
         ("handler", JournalConfig(segment_bytes=1024)),
@@ -106,13 +103,17 @@ def test_rows_of_the_events_before_a_long_run_are_written(
         if event.type is Step.LONG:
             wait(yields=busy == "handler that yields")
 
+    async def end(event: object) -> None: ...
+
     dispatcher.register(Step, handle)
     post = dispatcher.event_handler.handle
-    with dispatcher:
+    with running_loop() as loop, dispatcher:
+        dispatcher.register(Awaited, aio.AsyncioHandler(end, loop=loop, key=lambda event: object()))
         for _ in range(50):
-            post(Event(Step.QUICK))
-        if busy == "mail":  # it would come before the events that wait
+            post(Event(Awaited.DONE if busy == "handler behind coroutines" else Step.QUICK))
+        if busy in ("mail", "handler behind coroutines"):  # otherwise it would come before the events that wait
             until(lambda: dispatcher.stats().handled == 50)
+        if busy == "mail":
             executor.execute(wait, "long mail")
         else:
             post(Event(Step.LONG))
@@ -121,24 +122,6 @@ def test_rows_of_the_events_before_a_long_run_are_written(
         released.set()
 
     assert verify(journal).problems == ()
-
-
-def test_rows_of_coroutines_before_a_long_handler_are_written(journal: Path, released: threading.Event) -> None:
-    with running_loop() as loop:
-        dispatcher = AsyncDispatcher(name="jobs", journal=JournalWriter(journal))
-
-        async def end(event: object) -> None: ...
-
-        dispatcher.register(Awaited, aio.AsyncioHandler(end, loop=loop, key=lambda event: object()))
-        dispatcher.register(Step, lambda event: released.wait(TIMEOUT_S))
-        with dispatcher:
-            for _ in range(20):
-                dispatcher.event_handler.handle(Event(Awaited.DONE))
-            until(lambda: dispatcher.stats().handled == 20)
-            dispatcher.event_handler.handle(Event(Step.LONG))
-
-            until(lambda: len(seqs(journal)) == 20, "the rows of the coroutines' events")
-            released.set()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

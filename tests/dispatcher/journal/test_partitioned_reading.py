@@ -75,6 +75,8 @@ def test_rows_of_all_partitions_come_in_the_order_of_their_times(journal: Path, 
 
     assert places(read_rows(journal, EVENTS)) == [(0, 1), (2, 1), (0, 2), (1, 1), (2, 2)]
     assert places(read_rows(journal, TRANSITIONS)) == [(0, 1), (2, 1), (0, 2), (1, 1), (2, 2)]
+    assert places(tail(journal, 3)) == [(0, 2), (1, 1), (2, 2)]
+    assert tail(journal, 0) == []
 
 
 def test_rows_of_a_partition_stay_in_their_order_if_its_clock_is_set_back(journal: Path, write: Write) -> None:
@@ -82,25 +84,6 @@ def test_rows_of_a_partition_stay_in_their_order_if_its_clock_is_set_back(journa
         write(partition, at_s, "lamp")
 
     assert [place for place in places(read_rows(journal, EVENTS)) if not place[0]] == [(0, 1), (0, 2), (0, 3)]
-
-
-def test_the_tail_has_the_last_events_of_all_partitions(journal: Path, write: Write) -> None:
-    for partition, at_s in ((0, 1), (2, 2), (0, 3), (1, 4), (2, 5)):
-        write(partition, at_s, "lamp")
-
-    assert places(tail(journal, 3)) == [(0, 2), (1, 1), (2, 2)]
-    assert tail(journal, 0) == []
-
-
-def test_a_sound_journal_has_the_counts_of_all_partitions(
-    journal: Path, write: Write, partitioned: PartitionedJournal
-) -> None:
-    write(0, 1, "lamp", on=False)
-    write(2, 2, "lamp")
-    partitioned.close()
-
-    assert verify(journal)[:3] == (2, 1, ())
-    assert check_journal(journal) == journal
 
 
 def test_a_damaged_partition_is_named(journal: Path, write: Write, partitioned: PartitionedJournal) -> None:
@@ -168,7 +151,9 @@ def test_what_reads_one_journal_names_a_partition_to_read(journal: Path, write: 
 def test_unhandled_events_of_all_partitions_are_listed(
     journal: Path, tmp_path: Path, partitioned: PartitionedJournal, write: Write
 ) -> None:
-    crashed = crash_with_unhandled(partitioned, tmp_path)
+    partitioned._writers[0].append_accepted(b"zero")
+    partitioned._writers[2].append_accepted(b"two")
+    crashed = after_a_crash(partitioned.path, tmp_path / "crashed")
 
     recovered = recover(crashed)
 
@@ -177,12 +162,6 @@ def test_unhandled_events_of_all_partitions_are_listed(
         f"partition-{partition}/segment-00000001.journal" for partition in (0, 2)
     ]
     assert recover(crashed).accepted == recovered.accepted
-
-
-def crash_with_unhandled(partitioned: PartitionedJournal, tmp_path: Path) -> Path:
-    partitioned._writers[0].append_accepted(b"zero")
-    partitioned._writers[2].append_accepted(b"two")
-    return after_a_crash(partitioned.path, tmp_path / "crashed")
 
 
 def test_the_history_of_an_entity_spans_the_partitions(journal: Path, write: Write) -> None:
@@ -217,6 +196,7 @@ def test_the_commands_take_the_folder_as_one_journal(
     write(1, 2, "lamp", on=True)
     is_open = run_here("journal", "verify", journal)
     partitioned.close()
+    assert check_journal(journal) == journal
 
     assert "partition-1/.segment-00000001.journal.open: open: being written" in is_open.out
     verified, tailed, recovered, history, state = (

@@ -24,7 +24,6 @@ from dispatcher.journal import (
     verify,
 )
 from dispatcher.journal.conditions import Conditions
-from dispatcher.journal.format.frames import END, ROWS, START, Damage, encode_frame, encode_trailer
 
 from ...kit.journals import (
     JobEvent,
@@ -42,6 +41,7 @@ from ...kit.journals import (
     write_segments,
 )
 from ...kit.scenarios import play
+from ...kit.segment_files import END, ROWS, START, Damage, encode_frame, encode_trailer
 
 
 @pytest.fixture
@@ -82,17 +82,11 @@ def roll_meanwhile(
     """Have the writer close a segment before or after the first call of a module's function."""
     look = getattr(module, name)
 
-    def roll() -> None:
-        monkeypatch.setattr(module, name, look)
-        write_segments(writer, transitions=1)
-
     def look_and_roll(*args: Any, **options: Any) -> Any:
-        if not after:
-            roll()
-        looked = look(*args, **options)
-        if after:
-            roll()
-        return looked
+        monkeypatch.setattr(module, name, look)
+        looked = look(*args, **options) if after else None
+        write_segments(writer, transitions=1)
+        return looked if after else look(*args, **options)
 
     monkeypatch.setattr(module, name, look_and_roll)
 
@@ -281,22 +275,6 @@ def test_a_gap_in_the_order_of_acceptance_is_found(open_writer: Open, journal: P
 # -- read_rows -------------------------------------------------------------------------------------------------------
 
 
-def test_rows_come_from_all_closed_segments_in_order(sound: Path) -> None:
-    assert [row["seq"] for row in read_rows(sound, EVENTS)] == [1, 2, 3, 4, 5, 6]
-    assert [row["seq"] for row in read_rows(str(sound), TRANSITIONS)] == [1, 2, 3, 4, 5, 6]
-    assert [row["entity"] for row in read_rows(sound, EVENTS)] == [f"job_{number}" for number in range(6)]
-
-
-def test_rows_of_the_open_segment_are_read_up_to_the_last_frame(open_writer: Open, journal: Path) -> None:
-    writer = open_writer()
-    write_segments(writer, 2, transitions=1)
-    write_frames(writer, transitions=1)
-    write_event(writer)
-
-    assert seqs(journal) == seqs(journal, TRANSITIONS) == [1, 2, 3]
-    assert verify(journal)[:2] == (3, 3)
-
-
 def test_damaged_frames_are_skipped_and_reported(sound: Path) -> None:
     path = segment_path(sound, 2)
     frame = frames_of(path)[1]
@@ -353,7 +331,10 @@ def test_readers_do_not_report_the_torn_tail_of_an_open_segment(
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("read", [lambda path: list(read_rows(path, EVENTS)), verify, tail, recover])
+@pytest.mark.parametrize(
+    "read",
+    [lambda path: list(read_rows(path, EVENTS)), verify, tail, recover, lambda path: entity_history(path, "job_1")],
+)
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     (tmp_path / "file").write_text("")
 
