@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -221,7 +221,7 @@ atoms = st.one_of(
     st.sampled_from([*Job, *Rights, Rights.READ | Rights.WRITE, Size.SMALL, Name.A, "a", Path("/x")]),
 )
 hashable = st.recursive(atoms, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=2), max_leaves=4)
-all_values = st.recursive(
+values = st.recursive(
     st.one_of(atoms, st.builds(Inner, atoms, st.none(), atoms), st.builds(InnerModel, number=st.integers())),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
@@ -236,37 +236,24 @@ all_values = st.recursive(
 )
 
 
-@st.composite
-def any_value(draw: st.DrawFn) -> Any:
-    return draw(all_values)
+jobs = st.sampled_from(Job)
+nothing: st.SearchStrategy[Any] = st.nothing()
 
 
-values = any_value()
+def of_types(kind: type, *names: str, also: st.SearchStrategy[Any] = nothing) -> dict[str, st.SearchStrategy[Any]]:
+    """Values of the types of these fields, or of all but `type`, and others."""
+    hints = get_type_hints(kind)
+    return {name: st.from_type(hints[name]) | also for name in names or list(hints)[1:]}
+
+
 events = st.one_of(
-    st.builds(Loose, st.sampled_from(Job), values),
-    st.builds(
-        Plain,
-        st.sampled_from(Job),
-        text=st.text(st.characters()) | values,
-        number=st.integers() | values,
-        amount=st.floats() | values,
-        flag=st.booleans() | values,
-        note=st.text() | values,
-        at=st.none() | st.datetimes(timezones=st.none() | st.just(UTC)) | values,
-        size=st.just(Size.SMALL) | values,
-        tags=st.lists(st.text()) | values,
-        sizes=st.lists(st.integers()).map(tuple) | values,
-        names=st.frozensets(st.sampled_from(Name)) | values,
-        shares=st.dictionaries(st.text(), st.floats() | st.none() | atoms) | values,
-        inner=st.builds(InnerModel, number=st.integers(), tags=st.lists(st.text())) | values,
-        inners=st.lists(st.builds(InnerModel, number=st.integers()), max_size=2) | values,
-    ),
-    st.builds(Slotted, st.sampled_from(Job), st.text() | atoms, st.none() | st.integers() | values),
+    st.builds(Loose, jobs, values),
+    st.builds(Plain, jobs, **of_types(Plain, also=values)),
+    st.builds(Slotted, jobs, **of_types(Slotted, also=values)),
     st.builds(
         PlainModel,
-        type=st.sampled_from(Job),
-        text=st.text(),
-        number=st.integers(),
+        type=jobs,
+        **of_types(PlainModel, "text", "number"),
         moments=st.dictionaries(st.text(), st.datetimes(timezones=st.none() | st.timezones())),
     ),
     st.builds(
@@ -276,18 +263,9 @@ events = st.one_of(
     ),
     st.builds(
         Typed,
-        st.sampled_from(Job),
-        keys=st.dictionaries(st.integers(), st.text()),
-        either=atoms,
-        data=st.binary(),
-        price=st.decimals(),
-        day=st.dates(),
-        hour=st.times(),
-        span=st.timedeltas(),
-        ident=st.uuids(),
-        items=st.lists(st.integers()),
+        jobs,
+        **of_types(Typed, "keys", "either", "data", "price", "day", "hour", "span", "ident", "items", "nested"),
         counts=st.dictionaries(st.text(), st.integers()).map(Counter),
-        nested=st.sets(st.tuples(st.integers(), st.integers())),
         inner=st.builds(Inner, st.integers(), st.builds(Inner), atoms),
         rights=st.sampled_from([Rights.READ, Rights.READ | Rights.WRITE]),
     ),
@@ -313,16 +291,8 @@ class SimpleModel(BaseModel):
 
 
 simple_events = st.one_of(
-    st.builds(
-        Simple,
-        st.sampled_from(Job),
-        text=st.text(st.characters()) | atoms,
-        number=st.integers() | st.none() | atoms,
-        flag=st.booleans() | atoms,
-        size=st.just(Size.SMALL) | atoms,
-        name=st.sampled_from(Name) | st.none() | atoms,
-    ),
-    st.builds(SimpleModel, type=st.sampled_from(Job), text=st.none() | st.text(), number=st.integers()),
+    st.builds(Simple, jobs, **of_types(Simple, also=atoms)),
+    st.builds(SimpleModel, type=jobs, **of_types(SimpleModel)),
 )
 
 
