@@ -412,10 +412,6 @@ class JournalStage:
         """Put a copy's file into the folder."""
         shutil.copy(self.folder.with_name(name) / self._path(file).name, self.folder)
 
-    def do_spoil(self, *names: str) -> None:
-        for name in names:
-            self._path(name).write_bytes(b"damaged")
-
     def do_empty(self, *names: str) -> None:
         for name in names:
             self._path(name).write_bytes(b"")

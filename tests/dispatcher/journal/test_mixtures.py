@@ -21,7 +21,6 @@ import pytest
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, TABLES, read_rows, recover, tail, verify
-from dispatcher.journal.verification import is_whole
 
 from ...kit.commands import run_here
 from ...kit.journals import (
@@ -167,7 +166,7 @@ def named(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
 def check(mixture: Path, what: str, states: States) -> None:
     """The properties of recovery, on one mixture."""
     before = verify(mixture).problems
-    whole = {path.read_bytes() for path in segments(mixture) if is_whole(path)}
+    whole = {path.read_bytes() for path in segments(mixture)}
     frames = payloads(mixture)
     read = {table.name: list(read_rows(mixture, table)) for table in TABLES}
     closed, left_open = set(map(segment_number, segments(mixture))), open_segments(mixture)
