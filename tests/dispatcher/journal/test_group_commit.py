@@ -404,10 +404,24 @@ class FakeLog:
         return False
 
 
-def in_all_orders(
-    monkeypatch: pytest.MonkeyPatch, preemptions: int, producers: int, later: int, *, closes: bool = False
-) -> int:
-    """Producers of both kinds, one event each of two, and a close; returns the number of orders."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preemptions", "producers", "later", "closes"),
+    [
+        (2, 2, 0, False),
+        pytest.param(2, 3, 0, False, marks=pytest.mark.minutes),
+        (1, 1, 1, False),
+        pytest.param(1, 2, 1, False, marks=pytest.mark.minutes),
+        (1, 2, 0, True),
+        (1, 0, 1, True),
+        pytest.param(1, 1, 1, True, marks=pytest.mark.minutes),
+        pytest.param(1, 0, 2, True, marks=pytest.mark.minutes),
+    ],
+)
+def test_no_post_waits_for_ever_in_any_order(
+    monkeypatch: pytest.MonkeyPatch, preemptions: int, producers: int, later: int, closes: bool
+) -> None:
+    """Producers of both kinds, two events each, and a close."""
     stepped = {"Lock": TimedLock, "RLock": OwnedLock, "Thread": _baton.SteppedThread}
     for module in ("journal.group_commit", "journal.turns", "util.threads"):
         monkeypatch.setattr(f"dispatcher.{module}.threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
@@ -481,24 +495,4 @@ def in_all_orders(
         assert sorted(log.lines) == sorted(logged)
         assert all(log.lines[seq - 1] == line for line, seq in ends if seq)
 
-    return _baton.walk(scenario, preemptions)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("preemptions", "producers", "later", "closes"),
-    [
-        (2, 2, 0, False),
-        pytest.param(2, 3, 0, False, marks=pytest.mark.minutes),
-        (1, 1, 1, False),
-        pytest.param(1, 2, 1, False, marks=pytest.mark.minutes),
-        (1, 2, 0, True),
-        (1, 0, 1, True),
-        pytest.param(1, 1, 1, True, marks=pytest.mark.minutes),
-        pytest.param(1, 0, 2, True, marks=pytest.mark.minutes),
-    ],
-)
-def test_no_post_waits_for_ever_in_any_order(
-    monkeypatch: pytest.MonkeyPatch, preemptions: int, producers: int, later: int, closes: bool
-) -> None:
-    assert in_all_orders(monkeypatch, preemptions, producers, later, closes=closes) > 100
+    assert _baton.walk(scenario, preemptions) > 100

@@ -107,18 +107,15 @@ PAIRS = {
 """How two states come about."""
 
 
-def states_of(script: str, folder: Path) -> States:
+@pytest.fixture(params=PAIRS)
+def states(request: pytest.FixtureRequest, tmp_path: Path) -> States:
+    folder = tmp_path / "states"
     journal = Growing(folder)
-    play(journal, script)
+    play(journal, PAIRS[request.param])
     journal.close()
     recover(folder / "everything")  # reads the open segment as well
     rows = {table.name: list(read_rows(folder / "everything", table)) for table in TABLES}
     return States(folder / "earlier", folder / "later", rows, journal.lines)
-
-
-@pytest.fixture(params=PAIRS)
-def states(request: pytest.FixtureRequest, tmp_path: Path) -> States:
-    return states_of(PAIRS[request.param], tmp_path / "states")
 
 
 def mixtures(states: States, folder: Path) -> Iterator[tuple[Path, str]]:

@@ -76,21 +76,6 @@ def with_header(path: Path, index: int, **values: Any) -> tuple[int, bytes]:
     return index, encode_frame(header.segment, header.kind, header.number, frame.payload, *counts)
 
 
-def roll_meanwhile(
-    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, *, after: bool
-) -> None:
-    """Have the writer close a segment before or after the first call of a module's function."""
-    look = getattr(module, name)
-
-    def look_and_roll(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr(module, name, look)
-        looked = look(*args, **options) if after else None
-        write_segments(writer, transitions=1)
-        return looked if after else look(*args, **options)
-
-    monkeypatch.setattr(module, name, look_and_roll)
-
-
 # -- verify ----------------------------------------------------------------------------------------------------------
 
 
@@ -434,7 +419,15 @@ def test_a_reader_misses_nothing_of_a_journal_that_is_written_meanwhile(
     writer = open_writer(retention_bytes=retention_bytes)
     write_segments(writer, 2, transitions=1)
     write_frames(writer, transitions=1)
-    roll_meanwhile(writer, monkeypatch, module, moment, after=after)
+    look = getattr(module, moment)
+
+    def look_and_roll(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(module, moment, look)
+        looked = look(*args, **options) if after else None
+        write_segments(writer, transitions=1)
+        return looked if after else look(*args, **options)
+
+    monkeypatch.setattr(module, moment, look_and_roll)
 
     read = READERS[reader](journal)
 
