@@ -76,9 +76,9 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_each_script_comes_to_its_end_with_each_event_in_one_place() -> None:
-    played(ROOT, range(tries(25)))
+    played(ROOT, range(tries(250)))
 
 
 @pytest.mark.long
