@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -21,10 +22,14 @@ def serve(main: Callable[..., object]) -> None:
     for line in sys.stdin:
         pid = os.fork()
         if not pid:
+            code = 1
             try:
                 main(*line.rstrip("\n").split("\t"))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
-                os._exit(0)
+                os._exit(code)
         say(f"pid {pid}")
         _, status = os.waitpid(pid, 0)
         say(f"ended {os.waitstatus_to_exitcode(status)}")
