@@ -47,6 +47,7 @@ WISHES = st.sampled_from(
         {"host": "n2", "relax_locality": False},
         {"rack": "/a", "relax_locality": False},
         {"node_label": "x"},
+        {"node_label": ""},
     ]
 )
 REQUESTS = st.tuples(
@@ -61,14 +62,9 @@ ANY = st.integers(0, 1_000)  # an index into the existing ones, modulo their num
 class AnyCourseOfEvents(RuleBasedStateMachine):
     """Random events for a scheduler; checks the invariants after each."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.cluster = Cluster(self.make)
-        self.attempts = [self.new_attempt(priority) for priority in (0, 0, 1)]
-        self.waiting: list[tuple[str, ContainerRequest]] = []  # after the last step, in order of service
-
-    def make(self, context: RMContext) -> ResourceScheduler:
-        return FifoScheduler(context)
+    cluster: Cluster
+    attempts: list[str]
+    on_heartbeat = False
 
     def new_attempt(self, priority: int = 0) -> str:
         return self.cluster.new_attempt(priority=priority, keep_containers_across_attempts=True)
@@ -97,11 +93,12 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         self.cluster.finish(pick(which, self.containers("RUNNING")))
 
     @precondition(lambda self: self.containers("RUNNING"))
-    @rule(which=ANY)
-    def finish_all_of_a_node(self, which: int) -> None:
-        node = pick(which, self.containers("RUNNING")).node
-        for container in self.containers("RUNNING"):
-            if container.node == node:
+    @rule(which=ANY, of=st.sampled_from(["node", "application"]))
+    def finish_all_of_a_node_or_an_application(self, which: int, of: str) -> None:
+        running = self.containers("RUNNING")
+        chosen = getattr(pick(which, running), of)
+        for container in running:
+            if getattr(container, of) == chosen:
                 self.cluster.finish(container)
 
     @precondition(lambda self: self.containers("RUNNING"))
@@ -124,13 +121,17 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         app = application_of(pick(which, self.attempts))
         self.cluster.in_handler(lambda: self.cluster.scheduler.update_priority(app, priority))
 
+    @precondition(lambda self: len(self.attempts) > 2)
     @rule(which=ANY)
-    def replace_application(self, which: int) -> None:
+    def end_application(self, which: int) -> None:
         attempt = pick(which, self.attempts)
         self.attempts.remove(attempt)
         self.cluster.remove_attempt(attempt)
         self.cluster.remove_app(application_of(attempt))
-        self.attempts.append(self.new_attempt())
+
+    @rule(priority=st.integers(0, 1))
+    def submit(self, priority: int) -> None:
+        self.attempts.append(self.new_attempt(priority))
 
     @rule(which=ANY, keeps=st.booleans())
     def replace_attempt(self, which: int, keeps: bool) -> None:
@@ -144,10 +145,10 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    @initialize(sizes=st.lists(SIZES, min_size=1, max_size=3))
-    def start_with_nodes(self, sizes: list[int]) -> None:
+    @initialize(sizes=st.lists(SIZES, min_size=1, max_size=3), partition=PARTITIONS)
+    def start_with_nodes(self, sizes: list[int], partition: str) -> None:
         for number, size in enumerate(sizes):
-            self.add_node(f"n{number + 1}", size, size, number, "T4", "")
+            self.add_node(f"n{number + 1}", size, size, number, "T4", partition if number else "")
 
     @rule(host=HOSTS, memory_mb=SIZES, vcores_milli=SIZES, gpus=st.integers(0, 3), model=MODELS, partition=PARTITIONS)
     def add_node(self, host: str, memory_mb: int, vcores_milli: int, gpus: int, model: str, partition: str) -> None:
@@ -166,27 +167,59 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         self.cluster.tracker.heartbeat(self.node(which), healthy=healthy)
 
     @precondition(lambda self: self.cluster.context.nodes)
-    @rule(which=ANY, memory_mb=SIZES, gpus=st.integers(0, 2))
-    def change_capacity(self, which: int, memory_mb: int, gpus: int) -> None:
-        self.cluster.change_capacity(self.node(which), memory_mb, 10, gpus, fpga=gpus)
+    @rule(which=ANY, memory_mb=st.integers(0, 12), vcores_milli=st.integers(0, 12), gpus=st.integers(0, 3))
+    def change_capacity(self, which: int, memory_mb: int, vcores_milli: int, gpus: int) -> None:
+        self.cluster.change_capacity(self.node(which), memory_mb, vcores_milli, gpus, fpga=gpus)
 
     @precondition(lambda self: self.cluster.context.nodes)
     @rule(which=ANY, partition=PARTITIONS)
     def change_label(self, which: int, partition: str) -> None:
         self.cluster.change_label(self.node(which), partition)
 
-    @precondition(lambda self: any(n.state.name == "RUNNING" for n in self.cluster.context.nodes.values()))
+    @precondition(lambda self: self.nodes_in("RUNNING", "DECOMMISSIONING"))
     @rule(which=ANY)
-    def decommission(self, which: int) -> None:
-        running = [id_ for id_, node in self.cluster.context.nodes.items() if node.state.name == "RUNNING"]
-        self.cluster.decommission(pick(which, running))
+    def drain_or_admit(self, which: int) -> None:
+        node = pick(which, self.nodes_in("RUNNING", "DECOMMISSIONING"))
+        if node in self.nodes_in("RUNNING"):
+            self.cluster.decommission(node)
+        else:
+            self.cluster.recommission(node)
 
-    @precondition(lambda self: any(n.state.name == "DECOMMISSIONING" for n in self.cluster.context.nodes.values()))
-    @rule()
-    def recommission(self) -> None:
-        for node_id, node in list(self.cluster.context.nodes.items()):
-            if node.state.name == "DECOMMISSIONING":
-                self.cluster.recommission(node_id)
+    # -- invariants ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def books_are_right_and_nobody_waits_who_need_not(self) -> None:
+        self.cluster.check()
+
+    @invariant()
+    def asks_are_kept_or_served(self) -> None:
+        """Each ask of a current attempt is pending or has become a container, exactly once."""
+        waiting = [request.tag for _, request in self.cluster.scheduler.waiting()]
+        containers = self.cluster.context.containers.values()
+        served = [container.request.tag for container in containers if container.state.name != "RESERVED"]
+        mine = [tag for tag in (*waiting, *served) if tag]  # recovered containers have no tag
+        assert len(set(mine)) == len(mine)
+
+    def containers(self, *states: str) -> list[RMContainer]:
+        containers = self.cluster.context.containers.values()
+        return [container for container in containers if container.state.name in states]
+
+    def nodes_in(self, *states: str) -> list[str]:
+        return [id_ for id_, node in self.cluster.context.nodes.items() if node.state.name in states]
+
+    def node(self, which: int) -> str:
+        return pick(which, list(self.cluster.context.nodes))
+
+
+class Fifo(AnyCourseOfEvents):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster(self.make)
+        self.attempts = [self.new_attempt(priority) for priority in (0, 0, 1)]
+        self.waiting: list[tuple[str, ContainerRequest]] = []  # after the last step, in order of service
+
+    def make(self, context: RMContext) -> ResourceScheduler:
+        return FifoScheduler(context)
 
     @rule()
     def restart(self) -> None:
@@ -216,12 +249,6 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
             new.ask(attempt, request)
         self.waiting = []
 
-    # -- invariants ----------------------------------------------------------------------------------------------------
-
-    @invariant()
-    def books_are_right(self) -> None:
-        self.cluster.check()
-
     @invariant()
     def asks_of_one_shape_are_served_in_order(self) -> None:
         before, self.waiting = self.waiting, self.cluster.scheduler.waiting()
@@ -232,24 +259,8 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
                 kept = [tag for tag in left if tag in still]
                 assert kept == left[len(left) - len(kept) :], "an ask was served before those ahead of it"
 
-    @invariant()
-    def asks_are_kept_or_served(self) -> None:
-        """Each ask of a current attempt is pending or has become a container, exactly once."""
-        waiting = [request.tag for _, request in self.cluster.scheduler.waiting()]
-        containers = self.cluster.context.containers.values()
-        served = [container.request.tag for container in containers if container.state.name != "RESERVED"]
-        mine = [tag for tag in (*waiting, *served) if tag]  # recovered containers have no tag
-        assert len(set(mine)) == len(mine)
 
-    def containers(self, *states: str) -> list[RMContainer]:
-        containers = self.cluster.context.containers.values()
-        return [container for container in containers if container.state.name in states]
-
-    def node(self, which: int) -> str:
-        return pick(which, list(self.cluster.context.nodes))
-
-
-class AnyCourseOfEventsOnHeartbeats(AnyCourseOfEvents):
+class ReservingOnHeartbeats(Fifo):
     def make(self, context: RMContext) -> ResourceScheduler:
         return Reserving(context, on_heartbeat=True)
 
@@ -276,7 +287,7 @@ def pick(which: int, items: list[Any]) -> Any:
 
 
 SETTINGS = settings(max_examples=tries(20), stateful_step_count=50, deadline=None)
-AnyCourseOfEvents.TestCase.settings = SETTINGS
-AnyCourseOfEventsOnHeartbeats.TestCase.settings = SETTINGS
-TestAnyCourseOfEvents = pytest.mark.slow(AnyCourseOfEvents.TestCase)
-TestAnyCourseOfEventsOnHeartbeats = pytest.mark.slow(AnyCourseOfEventsOnHeartbeats.TestCase)
+Fifo.TestCase.settings = SETTINGS
+ReservingOnHeartbeats.TestCase.settings = SETTINGS
+TestFifo = pytest.mark.slow(Fifo.TestCase)
+TestReservingOnHeartbeats = pytest.mark.slow(ReservingOnHeartbeats.TestCase)
