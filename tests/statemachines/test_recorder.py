@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum, auto
-from pathlib import Path
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from dispatcher import JournalWriter
-from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 
-from ..journal_rows import begin
 from ..kit import in_threads
 
 
@@ -70,28 +65,6 @@ def samples(metrics: Iterable[Metric]) -> dict[tuple[str, ...], float]:
     return {(s.name, *s.labels.values()): s.value for metric in metrics for s in metric.samples}
 
 
-def test_kinds_of_machines_are_counted_apart(recorder: TransitionRecorder) -> None:
-    Thing(recorder).handle(E.START)
-    Thing(recorder, machine="Gadget")
-
-    entities = {machine: stats.entities() for machine, stats in recorder.machines.items()}
-
-    assert entities == {"Thing": {"NEW": 0, "UP": 1}, "Gadget": {"NEW": 1}}
-
-
-def test_forgotten_entity_counts_still_but_is_not_kept(recorder: TransitionRecorder) -> None:
-    things = [Thing(recorder, f"thing_{number}") for number in range(2)]
-    for thing in things:
-        thing.handle(E.START)
-
-    recorder.forgotten("Thing", S.UP)
-
-    stats = recorder.machines["Thing"]
-    assert stats.entities() == {"NEW": 0, "UP": 2}
-    assert stats.kept_entities() == {"NEW": 0, "UP": 1}
-    assert stats.created == 2
-
-
 def test_a_machine_that_is_made_in_another_state_is_counted_in_it(recorder: TransitionRecorder) -> None:
     """The first machine's state was taken for the initial one, and all others were counted in it."""
     factory = recorder.recorded(FACTORY)
@@ -123,39 +96,6 @@ def test_state_is_never_counted_below_zero_while_machines_are_made_and_moved(rec
     assert min(stats.entities().values()) >= 0
 
 
-def test_invalid_transition_is_counted_and_logged_and_the_machine_stays(
-    recorder: TransitionRecorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    thing = Thing(recorder)
-
-    with caplog.at_level(logging.ERROR, "statemachines.recorder"):
-        thing.handle(E.STOP)
-
-    stats = recorder.machines["Thing"]
-    assert (stats.invalid, dict(stats.transitions)) == (1, {})
-    assert thing.state_machine.current_state is S.NEW
-    assert "Thing thing_1: no transition from NEW on STOP" in caplog.text
-
-
-def test_transitions_are_journaled_with_the_event_that_is_being_handled(tmp_path: Path) -> None:
-    journal = JournalWriter(tmp_path / "journal")
-    thing = Thing(TransitionRecorder(journal))
-
-    begin(journal, 1_000)
-    thing.handle(E.START)
-    begin(journal, 2_000)
-    thing.handle(E.START)
-    thing.handle(E.STOP)
-    journal.close()
-
-    row = {"machine": "Thing", "entity": "thing_1", "valid": True}
-    assert list(read_rows(journal.path, TRANSITIONS)) == [
-        row | {"seq": 1, "from_state": "NEW", "event_type": "START", "to_state": "UP", "at": 1_000},
-        row | {"seq": 2, "from_state": "UP", "event_type": "START", "to_state": "UP", "at": 2_000},
-        row | {"seq": 2, "from_state": "UP", "event_type": "STOP", "to_state": "DOWN", "at": 2_000},
-    ]
-
-
 def test_metrics_tell_transitions_invalid_ones_and_kept_entities(recorder: TransitionRecorder) -> None:
     things = [Thing(recorder, f"thing_{number}") for number in range(3)]
     things[0].handle(E.START)
@@ -164,6 +104,8 @@ def test_metrics_tell_transitions_invalid_ones_and_kept_entities(recorder: Trans
     recorder.forgotten("Thing", S.UP)
 
     families = list(recorder.collect("RM"))
+
+    assert recorder.machines["Thing"].entities() == {"NEW": 1, "UP": 2}, "it still counts, and is not kept"
 
     assert [(family.name, family.type) for family in families] == [
         ("statemachine_transitions", "counter"),
@@ -182,10 +124,6 @@ def test_metrics_tell_transitions_invalid_ones_and_kept_entities(recorder: Trans
         "statemachine_invalid_transitions_total": ("dispatcher", "machine"),
         "statemachine_entities": ("dispatcher", "machine", "state"),
     }
-
-
-def test_recorder_without_machines_has_families_without_samples(recorder: TransitionRecorder) -> None:
-    assert samples(recorder.collect("RM")) == {}
 
 
 def test_machines_of_several_threads_are_counted_exactly(recorder: TransitionRecorder) -> None:

@@ -21,18 +21,6 @@ def factory() -> Factory:
     return StateMachineFactory(S.RED, "Light")
 
 
-def test_machine_starts_in_the_factorys_initial_state(factory: Factory) -> None:
-    machine = factory.make("lamp")
-
-    assert (machine.current_state, machine.previous_state) == (S.RED, None)
-
-
-def test_machine_can_start_in_another_state_of_the_table(factory: Factory) -> None:
-    machine = factory.add_transition(S.RED, S.GREEN, E.GO).make("lamp", S.GREEN)
-
-    assert (machine.current_state, machine.previous_state) == (S.GREEN, None)
-
-
 def test_machine_takes_less_than_a_hundred_bytes_beyond_its_operand(factory: Factory) -> None:
     built = factory.add_transition(S.RED, S.GREEN, E.GO).install_topology()
     operands, machines = [object() for _ in range(20_000)], [None] * 20_000
@@ -118,27 +106,6 @@ def test_hook_that_raises_leaves_the_state_and_calls_no_post_listener(factory: F
     assert diary.notes == [("pre", "lamp", S.RED, "event"), ("hook", "lamp", "event")]
 
 
-def test_pair_without_an_arc_is_refused_with_the_listener_called_before_only(factory: Factory) -> None:
-    diary = Diary()
-    machine = factory.add_transition(S.RED, S.GREEN, E.GO).make("lamp", listener=diary)
-
-    with pytest.raises(InvalidStateTransitionError):
-        machine.do_transition(E.STOP, "event")
-
-    assert (machine.current_state, machine.previous_state) == (S.RED, None)
-    assert diary.notes == [("pre", "lamp", S.RED, "event")]
-
-
-def test_member_of_another_enum_with_the_same_name_is_refused(factory: Factory) -> None:
-    machine = factory.add_transition(S.RED, S.GREEN, E.GO).make("lamp")
-
-    with pytest.raises(InvalidStateTransitionError) as refused:
-        machine.do_transition(Other.GO, "event")
-
-    assert refused.value.event_type is Other.GO
-    assert machine.current_state is S.RED
-
-
 # -- the error --------------------------------------------------------------------------------------------------------
 
 
@@ -158,11 +125,6 @@ def test_refusal_names_the_event_the_accepted_events_and_the_remedy(factory: Fac
         "Light lamp_1: no transition from RED on STOP; RED accepts GO, WAIT. "
         "Add the pair to the factory, or drop the event before sending it."
     )
-
-
-def test_refusal_by_a_state_without_arcs_says_so(factory: Factory) -> None:
-    with pytest.raises(InvalidStateTransitionError, match=r"Light str: .*; RED accepts nothing"):
-        factory.make("lamp").do_transition(E.GO, None)
 
 
 def test_error_takes_the_type_from_the_event_where_none_is_given() -> None:
