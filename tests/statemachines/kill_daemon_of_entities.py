@@ -4,10 +4,11 @@
 
 With MOST_PARTITIONS 0, each daemon has an AsyncDispatcher; otherwise a MultiDispatcher of up to so many partitions, of
 another number in each life. Each daemon is a fork of this process, which has no threads. Orders have a plain handler,
-parcels an `async def`. The table of both is a straight line, so a transition that is lost or made twice refuses the
-next event. Their data has the steps that they have made, and comes back with the state to which these have led.
-Producers log each step of an entity that was accepted, and a life goes on with the entities of the one before. Prints
-the accounts as a JSON object.
+parcels an `async def`, which makes its transitions in any way that one may. The table of both is a straight line, so a
+transition that is lost or made twice refuses the next event. Their data has the steps that they have made, and comes
+back with the state to which these have led. Producers log each step of an entity that was accepted, and a life goes on
+with the entities of the one before. In the end, a journal that keeps its rows has each event once, with its transition.
+Prints the accounts as a JSON object.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
-from dispatcher.journal import TRANSITIONS, read_rows, verify
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal, aio
+from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 from statemachines import Entities, StateMachineFactory, TransitionRecorder
 
 TIMEOUT_S = 60.0
@@ -190,10 +191,28 @@ def live(folder: Path, life: int, ready: int, partitions: int, *, keeps_rows: bo
         compare_with_rows(path, entities)
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
-    async def move_parcel(event: ParcelEvent) -> None:
-        await asyncio.sleep(0)
+    def move(event: ParcelEvent) -> None:
         entities["Parcel"].handle(event)
-        await asyncio.sleep(0)
+
+    async def move_in_task(event: ParcelEvent) -> None:
+        move(event)
+
+    async def move_parcel(event: ParcelEvent) -> None:
+        ways = ["on the loop", "in a task", "in a thread", "in mail" if not partitions else "in a task"]
+        if random.random() < 0.7:
+            await asyncio.sleep(0)
+        match random.choice(ways):
+            case "on the loop":
+                move(event)
+            case "in a task":
+                await asyncio.create_task(move_in_task(event))
+            case "in a thread":
+                await asyncio.to_thread(move, event)
+            case "in mail":
+                assert isinstance(dispatcher, AsyncDispatcher)
+                await aio.submit(dispatcher, lambda: move(event))
+        if random.random() < 0.5:
+            await asyncio.sleep(0)
 
     dispatcher.register(Order, entities["Order"], events=OrderEvent)
     dispatcher.register(Parcel, move_parcel, events=ParcelEvent)
@@ -264,6 +283,18 @@ def run(folder: Path, life: int, life_s: float | None, partitions: int, *, keeps
     assert status == (signal.SIGKILL if life_s is not None else 0), status
 
 
+def audit(path: Path) -> int:
+    """Each handled event has its transition, and no other; returns how many were redelivered."""
+    events = list(read_rows(path, EVENTS))
+    rows = {(row.get("partition"), row["seq"]): row for row in events}
+    for each in read_rows(path, TRANSITIONS):
+        row = rows.pop((each.get("partition"), each["seq"]))
+        assert row["outcome"] == "handled"
+        assert (each["entity"], each["event_type"], each["valid"]) == (row["entity"], row["event_type"], True)
+    assert not rows, "events without their transitions"
+    return sum(row["redelivered"] for row in events)
+
+
 def main() -> None:
     folder, seed = Path(sys.argv[1]), sys.argv[4]
     journals, kills, most = map(int, (sys.argv[2], sys.argv[3], sys.argv[5]))
@@ -277,6 +308,8 @@ def main() -> None:
             run(place, life, chance.uniform(0, LONGEST_LIFE_S), partitions, keeps_rows=keeps_rows)
         run(place, kills, None, most, keeps_rows=keeps_rows)
         assert verify(place / "journal").problems == ()
+        if keeps_rows:
+            accounts["redelivered"] += audit(place / "journal")
         accounts["steps"] += sum(logged_steps(place).values())
         print(json.dumps(accounts), file=sys.stderr)
     print(json.dumps(accounts))

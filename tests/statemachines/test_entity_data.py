@@ -11,12 +11,10 @@ from typing import Any, assert_type
 import pytest
 from pydantic import BaseModel
 
-from dispatcher import JournalConfig, MultiDispatcher, PartitionedJournal
 from dispatcher.journal import TRANSITIONS, entity_history, read_rows
 from statemachines import Entities, EntityDataError
 
 from ..kit.commands import run_here
-from ..kit.journals import after_a_crash
 from .devices import DEVICES, Device, DeviceData, DeviceEvent, E, Fleet, S, running
 
 
@@ -42,18 +40,6 @@ def fields_in(path: Path) -> list[Any]:
 # -- restoring -------------------------------------------------------------------------------------------------------
 
 
-def test_data_comes_back_after_a_kill(path: Path, tmp_path: Path) -> None:
-    with running(path) as fleet:
-        fleet.send("d1", E.CONNECTED)
-        fleet.send("d1", E.MEASURED, 7, 8)
-        fleet.send("d2", E.CONNECTED)
-        crashed = after_a_crash(path, tmp_path / "crashed")
-
-    with running(crashed) as fleet:
-        assert (fleet.data("d1"), fleet.devices.state("d1")) == (DeviceData(2, [7, 8]), S.ONLINE)
-        assert (fleet.data("d2"), fleet.failed()) == (DeviceData(), 0)
-
-
 def test_only_a_transition_that_changed_the_data_writes_it(path: Path) -> None:
     factory = DEVICES.add_transition(S.ONLINE, S.ONLINE, E.CONNECTED)
     with running(path, factory=factory) as fleet:
@@ -75,26 +61,6 @@ def test_data_of_a_journal_without_any_is_what_make_sets(path: Path) -> None:
 
     assert before == 0
     assert fields_in(path) == [None, {"measured": 1, "values": [3]}]
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_data_comes_back_in_any_number_of_partitions(path: Path, partitions: int) -> None:
-    for run, number in enumerate((2, partitions, 4)):
-        journal = PartitionedJournal(path, JournalConfig(write_ahead=True))
-        dispatcher = MultiDispatcher(name="fleet", partitions=number, journal=journal)
-        devices = Entities(DEVICES, Device, journal=journal, data=DeviceData, snapshot_transitions=3)
-        dispatcher.register(E, devices, events=DeviceEvent)
-        devices.restore()
-        names = [f"d{each}" for each in range(12)]
-        assert [devices.get(name).data for name in names if name in devices] == (  # type: ignore[union-attr]
-            [DeviceData(run, list(range(run)))] * 12 if run else []
-        )
-        with dispatcher:
-            for name in names:
-                if not run:
-                    dispatcher.post(DeviceEvent(E.CONNECTED, name))
-                dispatcher.post(DeviceEvent(E.MEASURED, name, run))
-        assert [part.stats().failed for part in dispatcher.partitions] == [0] * number
 
 
 # -- versions --------------------------------------------------------------------------------------------------------
@@ -181,16 +147,6 @@ def test_data_that_the_journal_cannot_keep_fails_the_event_and_leaves_state_and_
     assert (device.data, entities.state("d1")) == (DeviceData(1, [1]), S.ONLINE)
     assert send(entities, E.MEASURED, 2) is S.ONLINE
     assert device.data == DeviceData(2, [1, 2])
-
-
-def test_an_entity_whose_first_transition_fails_is_not_kept() -> None:
-    entities = in_memory()
-
-    with pytest.raises(RuntimeError, match="broken"):
-        send(entities, E.BROKE)
-
-    assert list(entities) == []
-    assert send(entities, E.CONNECTED) is S.ONLINE
 
 
 # -- declarations ----------------------------------------------------------------------------------------------------

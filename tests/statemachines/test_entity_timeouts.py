@@ -165,19 +165,6 @@ def test_a_factory_with_timeouts_needs_a_dispatcher_and_its_events() -> None:
 # -- over restarts ---------------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_goes_on_with_its_remaining_time_after_a_kill(path: Path, tmp_path: Path) -> None:
-    with running(path, factory=TIMED) as fleet:
-        fleet.send("d1", E.CONNECTED)
-        fleet.advance(20)
-        crashed = after_a_crash(path, tmp_path / "crashed")
-
-    with running(crashed, ManualClock(NOON_MS + 20_000), factory=TIMED) as fleet:
-        fleet.advance(9.9)
-        before = fleet.devices.state("d1")
-        fleet.advance(0.1)
-        assert (before, fleet.devices.state("d1"), fleet.failed()) == (S.ONLINE, S.SILENT, 0)
-
-
 def test_a_timeout_that_came_while_nothing_ran_is_handled_at_the_start(path: Path) -> None:
     with running(path, factory=TIMED) as fleet:
         fleet.send("d1", E.CONNECTED)
