@@ -432,9 +432,7 @@ def run_shops(path: Path, loop: asyncio.AbstractEventLoop | None, runs: list[int
     for run, partitions in enumerate(runs):
         entities, dispatcher = partitioned_shop(path, partitions, loop)
         states = {entity: entities.state(entity) for entity in entities}
-        live = {
-            f"order_{begun}_{n}": then[run - begun] for begun in range(max(0, run - 2), run) for n in range(8)
-        }
+        live = {f"order_{begun}_{n}": then[run - begun] for begun in range(max(0, run - 2), run) for n in range(8)}
         assert states == live
         with dispatcher:
             for entity in live:

@@ -228,7 +228,9 @@ def test_damage_is_reported_once_and_sets_the_exit_code(rows: FakeJournal) -> No
 
 
 def test_unknown_machine_is_answered_with_the_known_machines(journal: Path) -> None:
-    assert invoke(journal, "--machine", "rmap").err.startswith("dispatcher: no state machine 'rmap'; expected one of rmapp, ")
+    assert invoke(journal, "--machine", "rmap").err.startswith(
+        "dispatcher: no state machine 'rmap'; expected one of rmapp, "
+    )
 
 
 def test_undeclared_machine_can_be_chosen_if_the_journal_has_it(rows: FakeJournal) -> None:
@@ -253,7 +255,9 @@ def test_text_that_is_not_a_moment_is_rejected_in_one_line(text: str, journal: P
     done = invoke(journal, f"--at={text}")
 
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert done.err.startswith(f"dispatcher: --at {text!r}: not a moment of a journal; give the seq of an event (12345)")
+    assert done.err.startswith(
+        f"dispatcher: --at {text!r}: not a moment of a journal; give the seq of an event (12345)"
+    )
 
 
 # -- moments ----------------------------------------------------------------------------------------------------------
