@@ -18,7 +18,6 @@ from statemachines.resourcemanager import (
     NMContainerStatus,
     Resource,
     ResourceManager,
-    RMApp,
     RMAppAttemptEventType,
     RMAppEventType,
     RMContainer,
@@ -41,7 +40,6 @@ from ..inner import (
     add,
     amounts_of,
     node_id,
-    resource_of,
 )
 from ..live import promises
 
@@ -268,45 +266,16 @@ class Course:
 
     def _wrong(self) -> list[str]:
         """Nothing is oversubscribed, the books agree, and no queue has taken more than it may."""
-        scheduler = self.context.scheduler
-        nodes = {node.node_id: node for node in scheduler.nodes()}
-        live = [
-            (app, container)
-            for app in self.context.apps.values()
-            if app.current_attempt is not None
-            for attempt in app.attempts
-            for container in scheduler.live_containers(attempt.entity)
-        ]
-        wrong = []
+        scheduler, before, self._used = self.context.scheduler, self._used, {}
+        wrong = promises.wrong_books(self.context)
         total: dict[str, int] = {}
-        for node in nodes.values():
-            there = [container for _, container in live if container.node == node.node_id]
-            sizes = [container.request.resource for container in there]
-            if {container.entity for container in there} != set(node.containers):
-                wrong.append(f"{node.node_id} has {sorted(node.containers)}, attempts have {there} there")
-            free = (
-                CAPACITY.memory_mb - sum(size.memory_mb for size in sizes),
-                CAPACITY.vcores_milli - sum(size.vcores_milli for size in sizes),
-            )
-            if min(free) < 0 or free != (node.free_memory_mb, node.free_vcores_milli):
-                wrong.append(f"{node.node_id} has free {free}, by its books {node.free()}")
-            for size in sizes if node.is_draining else [CAPACITY]:
+        for node in scheduler.nodes():
+            if min(node.free_memory_mb, node.free_vcores_milli) < 0:
+                wrong.append(f"{node.node_id} has {node.free()} free")
+            for size in node.containers.values() if node.is_draining else [CAPACITY]:
                 add(total, amounts_of(size))
-        wrong += [f"{container} is on a node that is gone" for _, container in live if container.node not in nodes]
-        return wrong + self._wrong_queues(live, total)
-
-    def _wrong_queues(self, live: list[tuple[RMApp, RMContainer]], total: dict[str, int]) -> list[str]:
-        wrong, before, self._used = [], self._used, {}
-        scheduler = self.context.scheduler
         for info in scheduler.queues():
-            used: dict[str, int] = {}
-            count = 0
-            for app, container in live:
-                if f"{scheduler.queue_of(app.entity)}.".startswith(f"{info.path}."):
-                    add(used, amounts_of(container.request.resource))
-                    count += 1
-            if (info.used, info.containers) != (resource_of(used), count):
-                wrong.append(f"{info.path} uses {info.used} by its books, its {count} containers have {used}")
+            used = dict(amounts_of(info.used))
             if info.maximum_capacity == 1:  # its nodes are its limit, and a reservation waits for room that others have
                 add(used, amounts_of(info.reserved), -1)
             for type_, amount in used.items():
