@@ -120,6 +120,9 @@ def test_damaged_settings_of_nodes_are_refused(path: Path, statement: str, probl
     ("value", "problem"),
     [
         ("x'00ff'", "not a text"),
+        ("''", "is not valid at its start"),
+        ("'[]'", "is not valid at"),
+        ("""'{"mood": "good"}'""", "is not valid at"),
         ("CAST(x'7b22ff' AS TEXT)", "a text in it is not UTF-8"),
         ("'{\"' || char(10, 27) || '[31m\": 1}'", "is not valid at"),
         ("replace(record, '_0003', '_0004')", " is of app"),

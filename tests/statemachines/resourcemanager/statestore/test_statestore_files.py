@@ -144,18 +144,6 @@ def test_file_that_is_not_a_database_is_rejected_and_left_unchanged(tmp_path: Pa
     assert path.read_text() == "milk, bread\n" * 1000
 
 
-def test_database_of_something_else_is_refused_and_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "music.db"
-    change(path, "CREATE TABLE songs (title TEXT)")
-
-    error = refusal(path)
-
-    assert "another SQLite database" in str(error)
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
-    connection.close()
-
-
 def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     path.touch()
@@ -173,32 +161,6 @@ def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
 )
 def test_path_where_no_file_can_be_is_refused(tmp_path: Path, name: str, problem: str) -> None:
     assert problem in str(refusal(tmp_path / name))
-
-
-def test_file_cut_in_half_is_refused(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 100])
-
-    assert "damaged" in str(refusal(path))
-
-
-@pytest.mark.parametrize("table", ["applications", "attempts"])
-@pytest.mark.parametrize("record", ["", "{", "[]", '{"mood": "good"}'])
-def test_record_that_cannot_be_read_is_named(path: Path, table: str, record: str) -> None:
-    """Not skipped: an application that was acknowledged would be lost without a word."""
-    change(path, f"UPDATE {table} SET record = ?", record)
-
-    error = refusal(path)
-
-    assert f"the record of {app_id(1) if table == 'applications' else attempt_id(1)} is not valid" in str(error)
-
-
-def test_store_in_use_is_refused_to_another_of_this_process(path: Path) -> None:
-    with sqlite_store(path) as store:
-        error = refusal(path)
-
-        assert "in use: another resource manager" in str(error)
-        assert list(store.load_state().applications) == [app_id(1)]
-    assert applications_in(path) == [app_id(1)]
 
 
 _HOLD = """
@@ -225,14 +187,4 @@ def test_store_in_use_by_another_process_is_refused_until_that_one_is_killed(pat
             process.wait(TIMEOUT_S)
 
     assert "in use: another resource manager" in str(error)
-    assert applications_in(path) == [app_id(1)]
-
-
-def test_refused_file_is_closed(path: Path) -> None:
-    supported = version_of(path)
-    change(path, "UPDATE meta SET version = 7")
-    refusal(path)
-
-    change(path, "UPDATE meta SET version = ?", supported)
-
     assert applications_in(path) == [app_id(1)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import ServiceState
-from statemachines.resourcemanager.statestore import sqlite
-from statemachines.resourcemanager.statestore.database import StateDatabase, Write
 
 from ....kit import no_thread_is_left, tries, until
 from ..inner import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
@@ -54,24 +52,12 @@ class Latch(Owner):
         assert self.go_on.wait(TIMEOUT_S)
 
 
-def test_write_is_in_the_file_when_it_is_answered(path: Path, tmp_path: Path) -> None:
-    copies = tmp_path / "copies"
-    copies.mkdir()
-    seen: list[list[str]] = []
-    owner = Owner(lambda event: seen.append(applications_in(copy_of(path, copies))))
-    with sqlite_store(path, owner) as store:
-        for number in (1, 2, 3):
-            store.handle(store_app(number))
-            owner.next()
-
-    assert seen == [[app_id(n) for n in range(1, count + 1)] for count in (1, 2, 3)]
-
-
 def test_commit_waits_for_the_disk(path: Path) -> None:
     """No test can cut the power; it checks that SQLite syncs each commit."""
-    database = StateDatabase(path)
-    levels = [database._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
-    database.close()
+    store = sqlite_store(path)
+    execute: Any = store._database._connection.execute  # type: ignore[union-attr]
+    levels = [execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
+    store.stop()
 
     assert levels == [2, "wal"]  # 2: FULL
 
@@ -174,7 +160,7 @@ def test_store_is_failing_from_a_failed_write_until_it_can_be_written_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resource manager that nobody uses while it is not ready would otherwise never be ready again."""
-    monkeypatch.setattr(sqlite, "_CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr("statemachines.resourcemanager.statestore.sqlite._CHECK_EVERY_S", 0.0)
     refuse(path, app_id(1))
     change(
         path,
@@ -198,14 +184,16 @@ def test_store_is_failing_from_a_failed_write_until_it_can_be_written_again(
 
 
 def test_a_slow_commit_is_a_warning_while_it_runs_and_for_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, entered, leave, write = [100.0], threading.Event(), threading.Event(), StateDatabase.write
+    now_s, entered, leave = [100.0], threading.Event(), threading.Event()
+    slowed = "statemachines.resourcemanager.statestore.database.StateDatabase.write"
+    write = resolve_name(slowed)
 
-    def slow(database: StateDatabase, writes: Sequence[Write]) -> dict[int, Exception]:
+    def slow(database: Any, writes: Any) -> Any:
         entered.set()
         assert leave.wait(TIMEOUT_S)
         return write(database, writes)
 
-    monkeypatch.setattr(StateDatabase, "write", slow)
+    monkeypatch.setattr(slowed, slow)
     owner = Owner()
     with sqlite_store(path, owner, clock_s=lambda: now_s[0]) as store:
         store.handle(store_app(1))
