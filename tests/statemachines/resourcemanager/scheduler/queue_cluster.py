@@ -6,13 +6,8 @@ from collections import Counter
 from typing import Any, cast
 
 from statemachines.resourcemanager import ContainerRequest, QueueInfo, Resource, ResourceManagerConfig
+from statemachines.resourcemanager.scheduler.capacity import limits
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
-from statemachines.resourcemanager.scheduler.capacity.limits import (
-    full_queue,
-    has_room_for_master,
-    has_room_for_users_master,
-    is_user_full,
-)
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 
 from ..cluster import Cluster
@@ -146,7 +141,9 @@ class QueueCluster(Cluster):
             assert leaf.pending == len(pending)
             for app in pending:
                 need = app.master_partition, app.master_amounts
-                assert not (has_room_for_master(leaf, *need) and has_room_for_users_master(leaf, app.user, *need))
+                assert not (
+                    limits.has_room_for_master(leaf, *need) and limits.has_room_for_users_master(leaf, app.user, *need)
+                )
                 assert app in activation._pending[app.user, *need]
 
     def partition_of_node(self, node: SchedulerNode) -> str:
@@ -167,7 +164,7 @@ class QueueCluster(Cluster):
                 assert limit in why or (self.on_heartbeat and "is reserved for it" in why)
                 continue
             fitting = [node for node in nodes.values() if self.fits(attempt, request, node)]
-            full = full_queue(app.leaf, self.partition_of(app, request), amounts_of(request.resource), ())
+            full = limits.full_queue(app.leaf, self.partition_of(app, request), amounts_of(request.resource), ())
             if fitting and full is not None:  # the containers of another node exceed its capacity
                 assert f"queue {full.path} has used" in why or self.on_heartbeat
                 continue
@@ -196,7 +193,7 @@ class QueueCluster(Cluster):
 
     def is_user_full(self, app: Any, partition: str, amounts: Any, **more: Any) -> bool:
         """Whether its user may not have that much more in its queue."""
-        return is_user_full(app.leaf, app.user, partition, amounts, **more)
+        return limits.is_user_full(app.leaf, app.user, partition, amounts, **more)
 
     def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
         named, there = (request.rack, node.rack) if request.host is None else (request.host, node.host)

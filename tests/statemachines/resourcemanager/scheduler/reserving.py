@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core import node_tracker
 from statemachines.resourcemanager.scheduler.fifo import FifoPolicy
 
 from ..inner import ResourceScheduler, RMContext, SchedulerNode
@@ -30,7 +30,7 @@ class Reserving(ResourceScheduler):
     """The scheduler of a ReservingPolicy."""
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
-        nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
+        nodes = node_tracker.ClusterNodeTracker(is_searched=not on_heartbeat)
         policy = ReservingPolicy(context.config.scheduler, nodes)
         super().__init__(context, nodes, policy, on_heartbeat=on_heartbeat)
         policy.attempts = self._books.attempts.values()

@@ -67,6 +67,14 @@ QUEUES = {
         halves({"maximum_capacity": 50}),
         "node n1 n2 100g2 | app x@a | ask x 1g1:500*6 -> count:x 4 ; root.a 4g1:2000 ; why:x QUEUE_LIMIT root.a",
     ),
+    "a maximum holds for vcores": (
+        halves({"maximum_capacity": 50}),
+        "node n1 | app x@a | ask x 1x3*3 -> count:x 1 ; root.a 1x3 ; why:x QUEUE_LIMIT root.a",
+    ),
+    "a queue beyond its limit in one type gets nothing of the others": (
+        halves({"maximum_capacity": 50}),
+        "node n1 n2 | app x@a | ask x 9x1!n1 | lose n2 | ask x 0x1 -> count:x 1 ; why:x QUEUE_LIMIT root.a",
+    ),
     "a maximum holds for further types": (
         halves({"maximum_capacity": 50}), f"{TEN} | node special 10f4 | app x@a | ask x 1f1*3 -> count:x 2",
     ),
@@ -77,6 +85,15 @@ QUEUES = {
     "a container that shrinks makes room below the limit": (
         halves({"maximum_capacity": 50}),
         f"{TEN} | app x@a | ask x 10*5 | ask x 5 -> count:x 5 | resize x1 5 -> count:x 6",
+    ),
+    "headroom is what the queue has room for": (
+        halves({"maximum_capacity": 60}),
+        "node n1 100 | app ann@a | app bob@a user=bob | ask bob 45 | ask ann 200 -> room:ann 15",
+    ),
+    "headroom is half of it for two users": (
+        halves({"user_limit_factor": 1, "minimum_user_limit_percent": 50}),
+        "node n1 100 | app ann@a | app bob@a user=bob | ask ann 20 | ask bob 10 | ask ann 1!away"
+        "| ask bob 1!away -> room:ann 5",
     ),
     "headroom is what the attempt then gets": (
         halves({"user_limit_factor": 2, "maximum_capacity": 80}),
@@ -98,6 +115,11 @@ USERS = {
         [{**SHARED, "minimum_user_limit_percent": 25}],
         "node n1 n2 | app ann@a | app bob@a user=bob | ask bob 11x1 | ask ann 1*20 -> count:ann 11 | stop bob"
         "-> count:ann 20",
+    ),
+    "a user limit is of the dominant resource": (
+        [{**SHARED, "minimum_user_limit_percent": 50}],
+        "node n1 100x10 | app ann@a | app bob@a user=bob | ask ann 10x3*2 | ask bob 1000x1 | ask ann 1x1"
+        "-> count:ann 2 ; why:ann USER_LIMIT",
     ),
     "a user limit grows with the queue beyond its guarantee": (
         halves({"minimum_user_limit_percent": 10}),

@@ -1,16 +1,13 @@
-"""The applications that the capacity scheduler accepts, moves and recovers, and its reports on queues."""
+"""The applications that the capacity scheduler accepts, moves and recovers."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, NMContainerStatus, Resource, ResourceManager
+from statemachines.resourcemanager import ApplicationSubmission, NMContainerStatus, Resource
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit.scenarios import play
-from ...simulation.replays import config
 from ..inner import InvalidRequestError
 from .queue_cluster import QueueCluster, queue_config
 from .stage import SchedulerStage
@@ -98,24 +95,6 @@ def test_full_queue_takes_no_more_until_one_ends(cluster: QueueCluster) -> None:
 
     assert full == "queue root.research.day already has 2 applications, its maximum"
     assert cluster.policy.check_submission(submission) is None
-
-
-def test_lifetime_is_the_queues(cluster: QueueCluster) -> None:
-    def lifetime_s(**submission: Any) -> int | None:
-        return cluster.scheduler.lifetime_s(ApplicationSubmission("job", ONE, **submission))
-
-    assert [lifetime_s(queue="day"), lifetime_s(queue="day", lifetime_s=60), lifetime_s(queue="batch")] == [
-        600,
-        60,
-        None,
-    ]
-
-
-@pytest.mark.parametrize(("kind", "name"), [("fifo", "FifoScheduler"), ("capacity", "CapacityScheduler")])
-def test_scheduler_is_the_configured_one(kind: str, name: str) -> None:
-    manager = ResourceManager(config(scheduler={"kind": kind, "queues": [{"name": "a"}] if kind == "capacity" else []}))
-
-    assert type(manager.context.scheduler).__name__ == name
 
 
 # -- moves ------------------------------------------------------------------------------------------------------------
@@ -236,19 +215,3 @@ def recovered(cluster: QueueCluster, queue: str, count: int) -> list[str]:
         attempts.append(f"{app.replace('application', 'appattempt')}_000001")
         cluster.recover_attempt(attempts[-1], f"{app.replace('application', 'container')}_01_000001")
     return attempts
-
-
-# -- reports ----------------------------------------------------------------------------------------------------------
-
-
-def test_queues_are_reported_parents_first(cluster: QueueCluster) -> None:
-    cluster.get(cluster.attempt_in("day"), *[ONE] * 6)
-
-    infos = {info.path: info for info in cluster.scheduler.queues()}
-
-    assert list(infos) == ["root", "root.research", "root.research.day", "root.research.night", "root.batch"]
-    day = infos["root.research.day"]
-    assert (day.capacity, day.maximum_capacity, day.used_capacity) == (0.3, 1.0, pytest.approx(2.0))
-    assert (day.state, infos["root.research.night"].state) == ("RUNNING", "STOPPED")
-    assert infos["root"].children == ("root.research", "root.batch")
-    assert (infos["root"].used, infos["root"].used_capacity) == (Resource(6, 6), 0.6)

@@ -33,46 +33,32 @@ def given_back(*queues: QueueDemand, allowed: int = 100, total: int = 100) -> di
     return {leaf.path: n for leaf in leaves if (n := leaf.give_back.get("memory_mb", 0))}
 
 
-@pytest.mark.parametrize(
-    ("queues", "expected"),
-    [
-        pytest.param([queue("a", 50, 100), queue("b", 50, 0)], {}, id="nobody waits"),
-        pytest.param([queue("a", 50, 100), queue("b", 50, 0, 20)], {"a": 20}, id="what the starved queue wants"),
-        pytest.param([queue("a", 50, 100), queue("b", 50, 0, 90)], {"a": 50}, id="at most its guarantee"),
-        pytest.param([queue("a", 50, 60), queue("b", 50, 0, 90)], {"a": 10}, id="free room comes first"),
-        pytest.param([queue("a", 50, 50, 50), queue("b", 50, 50, 50)], {}, id="both have their guarantee"),
-        pytest.param(
-            [queue("a", 20, 60, 50), queue("b", 20, 40, 50), queue("c", 60, 0)], {}, id="not to balance the excess"
-        ),
-        pytest.param(
-            [queue("a", 50, 100, is_protected=True), queue("b", 50, 0, 50)], {}, id="nothing of a protected queue"
-        ),
-        pytest.param(
-            [queue("a", 25, 60, is_protected=True), queue("b", 25, 40), queue("c", 50, 0, 50)],
-            {"b": 15},
-            id="the others give what a protected queue does not",
-        ),
-        pytest.param(
-            [queue("a", 50, 100), queue("b", 50, 0, 50, maximum=10)], {"a": 10}, id="at most the maximum of the starved"
-        ),
-        pytest.param([queue("a", 0, 30), queue("b", 100, 70, 30)], {"a": 30}, id="no guarantee, nothing kept"),
-        pytest.param(
-            [queue("a", 30, 60), queue("b", 30, 40), queue("c", 40, 0, 40)],
-            {"a": 30, "b": 10},
-            id="each what it has beyond its own",
-        ),
-        pytest.param(
-            [parent("p", 50, queue("a", 25, 50), queue("b", 25, 0, 25)), queue("c", 50, 50)],
-            {"a": 25},
-            id="within a parent that has its guarantee",
-        ),
-        pytest.param(
-            [parent("p", 50, queue("a", 25, 40), queue("b", 25, 10)), queue("c", 50, 50, 50)],
-            {},
-            id="a leaf beyond its guarantee whose parent is within its own",
-        ),
-    ],
-)
+SHARES: dict[str, tuple[list[QueueDemand], dict[str, int]]] = {  # queues, and what each gives back
+    "nobody waits": ([queue("a", 50, 100), queue("b", 50, 0)], {}),
+    "what the starved queue wants": ([queue("a", 50, 100), queue("b", 50, 0, 20)], {"a": 20}),
+    "at most its guarantee": ([queue("a", 50, 100), queue("b", 50, 0, 90)], {"a": 50}),
+    "free room comes first": ([queue("a", 50, 60), queue("b", 50, 0, 90)], {"a": 10}),
+    "both have their guarantee": ([queue("a", 50, 50, 50), queue("b", 50, 50, 50)], {}),
+    "not to balance the excess": ([queue("a", 20, 60, 50), queue("b", 20, 40, 50), queue("c", 60, 0)], {}),
+    "nothing of a protected queue": ([queue("a", 50, 100, is_protected=True), queue("b", 50, 0, 50)], {}),
+    "the others give what a protected queue does not": (
+        [queue("a", 25, 60, is_protected=True), queue("b", 25, 40), queue("c", 50, 0, 50)], {"b": 15},
+    ),
+    "at most the maximum of the starved": ([queue("a", 50, 100), queue("b", 50, 0, 50, maximum=10)], {"a": 10}),
+    "no guarantee, nothing kept": ([queue("a", 0, 30), queue("b", 100, 70, 30)], {"a": 30}),
+    "each what it has beyond its own": (
+        [queue("a", 30, 60), queue("b", 30, 40), queue("c", 40, 0, 40)], {"a": 30, "b": 10},
+    ),
+    "within a parent that has its guarantee": (
+        [parent("p", 50, queue("a", 25, 50), queue("b", 25, 0, 25)), queue("c", 50, 50)], {"a": 25},
+    ),
+    "a leaf beyond its guarantee whose parent is within its own": (
+        [parent("p", 50, queue("a", 25, 40), queue("b", 25, 10)), queue("c", 50, 50, 50)], {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("queues", "expected"), SHARES.values(), ids=SHARES)
 def test_queues_give_back_what_starved_ones_are_due(queues: list[QueueDemand], expected: dict[str, int]) -> None:
     assert given_back(*queues) == expected
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import InvalidResourceRequestError, Resource
-from statemachines.resourcemanager.scheduler.core import node_tracker
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit import tries
 from ..daemon.yarn_cluster import Yarn, ask
 from ..inner import NodeRequirements, SchedulerNode
+from .reserving import node_tracker
 
 ANYWHERE: frozenset[str] = frozenset()
 

@@ -211,18 +211,6 @@ def test_shares_of_queue_and_cluster(cluster: QueueCluster) -> None:
     assert use.cluster_share == pytest.approx(20 / 150)
 
 
-def test_pending_asks_follow_their_application_into_another_queue() -> None:
-    cluster = QueueCluster({"name": "a", "capacity": 50}, {"name": "b", "capacity": 50})
-    cluster.add_node("n1")
-    app = cluster.add_app(queue="a")
-    cluster.ask(cluster.add_attempt(app), Resource(1000, 1))
-
-    cluster.scheduler.move_application(app, "b")
-
-    assert [cluster.info(f"root.{name}").pending_containers for name in "ab"] == [0, 1]
-    assert [len(cluster.info(f"root.{name}").users) for name in "ab"] == [0, 1]
-
-
 def test_nothing_is_left_when_all_has_ended(cluster: QueueCluster) -> None:
     app = cluster.add_app(queue="day")
     attempt = cluster.add_attempt(app)
@@ -243,6 +231,9 @@ def test_nothing_is_left_when_all_has_ended(cluster: QueueCluster) -> None:
 def test_one_queue_is_reported_as_among_all(cluster: QueueCluster) -> None:
     assert [cluster.policy.queue_info(info.path) for info in cluster.scheduler.queues()] == cluster.scheduler.queues()
     assert [cluster.policy.queue_info(name) for name in ("day", "root.nowhere")] == [None, None]
+    paths = [info.path for info in cluster.scheduler.queues()]
+    assert paths == ["root", "root.research", "root.research.day", "root.research.night", "root.batch"]
+    assert cluster.info("root").children == ("root.research", "root.batch")
 
 
 def test_fifo_reports_the_same_shape() -> None:
@@ -263,11 +254,3 @@ def test_fifo_reports_the_same_shape() -> None:
     assert [cluster.policy.queue_info(path) for path in ("root", "root.default", "root.a")] == [root, leaf, None]
     assert cluster.scheduler.node_use(node) == NodeUse(Resource(5, 2, 1, 300), 1)
     assert cluster.scheduler.application_use(attempt).cluster_share == 0.5
-
-
-@pytest.mark.parametrize("make", [Cluster, QueueCluster])
-def test_nothing_is_known_of_strangers(make: Callable[[], Cluster]) -> None:
-    cluster = make()
-
-    assert cluster.scheduler.application_use("appattempt_0_0099_000001") == ApplicationUse()
-    assert cluster.scheduler.node_use("n9:45454") == NodeUse()

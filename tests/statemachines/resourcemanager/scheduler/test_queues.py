@@ -8,16 +8,9 @@ import pytest
 
 from dispatcher import ConfigError
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
-from statemachines.resourcemanager.scheduler.capacity.limits import (
-    full_queue,
-    has_room_for_master,
-    is_user_full,
-    user_limit,
-)
 
 from ..inner import amounts_of
-from .queue_cluster import queue_config
+from .queue_cluster import limits, queue_config
 from .queue_cluster import queue_tree as tree
 
 ONE = amounts_of(Resource(1, 0))
@@ -134,15 +127,6 @@ def test_shares_are_multiplied_down_the_path() -> None:
     }
 
 
-def test_queues_are_found_by_path_and_leaves_by_name_too() -> None:
-    built = tree(*NESTED)
-
-    assert built.leaf("night") is built.leaf("root.research.night") is not None
-    assert (built.leaf("research"), built.find("research"), built.leaf("root.research")) == (None, None, None)
-    assert built.find("root.research") is not None
-    assert [queue.path for queue in built.queues()][:3] == ["root", "root.research", "root.research.day"]
-
-
 def test_limits_follow_the_size_of_the_partition() -> None:
     built = tree(*NESTED)
     night = leaf(built, "night")
@@ -163,14 +147,6 @@ def test_decimal_percents_are_exact() -> None:
     assert leaf(built, "a").share("").limit == {"memory_mb": 3}  # 2 with floats
 
 
-def test_partition_that_a_queue_may_not_use_has_nothing_for_it() -> None:
-    built = tree(*NESTED)
-    built.grow("gpu", amounts_of(Resource(100, 100)))
-
-    assert full_queue(leaf(built, "batch"), "gpu", ONE) is leaf(built, "batch")
-    assert full_queue(leaf(built, "day"), "gpu", ONE) is None
-
-
 def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_that_use_least() -> None:
     built = tree(
         {"name": "over", "capacity": 10, "priority": 9},
@@ -189,23 +165,6 @@ def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_t
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("resource", [Resource(41, 0), Resource(0, 41), Resource(1, 1, gpus=1, gpu_milli=801)])
-def test_maximum_holds_for_each_type(resource: Resource) -> None:
-    built = tree(*NESTED, total=Resource(100, 100, gpus=2))
-
-    assert full_queue(leaf(built, "night"), "", amounts_of(resource)) is leaf(built, "night")
-
-
-def test_queue_beyond_its_limit_in_one_type_gets_nothing_of_the_others() -> None:
-    built = tree(*NESTED, total=Resource(100, 100))
-    night = leaf(built, "night")
-    use(night, "ann", 40)
-
-    built.grow("", amounts_of(Resource(50, 0)), -1)
-
-    assert full_queue(night, "", amounts_of(Resource(0, 1))) is night
 
 
 @pytest.mark.parametrize(
@@ -233,18 +192,9 @@ def test_user_limit_equals_yarns(used: dict[str, int], asked: int, config: dict[
     for user, memory_mb in used.items():
         use(leaf(built, "a"), user, memory_mb, asks=1)
 
-    limit = user_limit(leaf(built, "a"), "", amounts_of(Resource(asked, 0)))
+    limit = limits.user_limit(leaf(built, "a"), "", amounts_of(Resource(asked, 0)))
 
     assert limit == pytest.approx(expected)
-
-
-def test_user_limit_looks_at_the_dominant_resource() -> None:
-    built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 10))
-    queue = leaf(built, "a")
-    use(queue, "ann", 10, 6, asks=1)
-    use(queue, "bob", 0, asks=1)
-
-    assert is_user_full(queue, "ann", "", ONE)
 
 
 @pytest.mark.parametrize("users", range(2, 12))
@@ -256,29 +206,7 @@ def test_user_at_its_limit_is_not_beyond_it_by_rounding(users: int) -> None:
     for number in range(users):
         use(queue, f"user{number}", 300, asks=1)
 
-    assert not is_user_full(queue, "user0", "", ())
-
-
-def test_masters_have_their_share_of_the_maximum_and_one_always_fits() -> None:
-    built = tree({"name": "a", "maximum_am_resource_percent": 20, "maximum_capacity": 100}, total=Resource(100, 100))
-    queue = leaf(built, "a")
-    big = amounts_of(Resource(21, 1))
-
-    first = has_room_for_master(queue, "", big)
-    queue.active, queue.masters_used = 1, {"": {"memory_mb": 10}}
-
-    assert first
-    assert [has_room_for_master(queue, "", amounts_of(Resource(mb, 1))) for mb in (10, 11)] == [True, False]
-
-
-def test_share_of_masters_is_the_schedulers_where_a_queue_names_none() -> None:
-    built = tree(
-        {"name": "a", "capacity": 50},
-        {"name": "b", "capacity": 50, "maximum_am_resource_percent": 0},
-        maximum_am_resource_percent=30,
-    )
-
-    assert [float(leaf(built, name).am_share) for name in "ab"] == [0.3, 0]
+    assert not limits.is_user_full(queue, "user0", "", ())
 
 
 @pytest.mark.parametrize(
@@ -302,13 +230,7 @@ def test_lifetime_is_bounded_by_the_queues(
     assert leaf(built, "a").lifetime_s(asked) == expected
 
 
-def test_queue_below_one_that_is_stopped_is_stopped() -> None:
-    built = tree({"name": "p", "state": "STOPPED", "queues": [{"name": "a"}]})
-
-    assert (leaf(built, "a").is_running, built.root.is_running) == (False, True)
-
-
-# -- the maximum allocation, and headroom ------------------------------------------------------------------------------
+# -- the maximum allocation ------------------------------------------------------------------------------
 
 
 def test_maximum_allocation_is_the_nearest_queue_s_or_the_scheduler_s() -> None:
@@ -335,31 +257,7 @@ def test_queue_may_not_take_larger_containers_than_the_scheduler() -> None:
         tree(queue, maximum_allocation_mb=100)
 
 
-@pytest.mark.parametrize(
-    ("used", "config", "expected"),
-    [
-        pytest.param({}, {}, 50, id="the user limit: the guarantee"),
-        pytest.param({"ann": 20}, {}, 30, id="without what the user has"),
-        pytest.param({"ann": 20}, {"user_limit_factor": 2}, 30, id="the limit grows with the use only"),
-        pytest.param({"ann": 20, "bob": 10}, {"minimum_user_limit_percent": 50}, 5, id="half of it for two users"),
-        pytest.param({"bob": 45}, {"user_limit_factor": 9, "maximum_capacity": 60}, 15, id="the queue's room"),
-        pytest.param({"ann": 61}, {"user_limit_factor": 1}, None, id="nothing for a user beyond the limit"),
-    ],
-)
-def test_headroom_is_what_user_and_queue_may_still_get(
-    used: dict[str, int], config: dict[str, Any], expected: int | None
-) -> None:
-    built = tree({"name": "a", "capacity": 50, **config}, {"name": "b", "capacity": 50}, total=Resource(100, 0))
-    queue = leaf(built, "a")
-    for user in {"ann": 0, **used}:
-        use(queue, user, used.get(user, 0), asks=1 if user in (used if len(used) > 1 else {"ann": 0}) else 0)
+def test_queue_below_one_that_is_stopped_is_stopped() -> None:
+    built = tree({"name": "p", "state": "STOPPED", "queues": [{"name": "a"}]})
 
-    assert headroom(queue, "ann", "", ONE) == ([("memory_mb", expected)] if expected else [])
-
-
-def test_headroom_is_at_most_what_the_cluster_has_free() -> None:
-    built = tree({"name": "a", "capacity": 50}, {"name": "b", "capacity": 50}, total=Resource(100, 100))
-    use(leaf(built, "b"), "bob", 90, 20)
-    use(leaf(built, "a"), "ann", 0, asks=1)
-
-    assert headroom(leaf(built, "a"), "ann", "", ONE) == [("memory_mb", 10), ("vcores_milli", 50)]
+    assert (leaf(built, "a").is_running, built.root.is_running) == (False, True)

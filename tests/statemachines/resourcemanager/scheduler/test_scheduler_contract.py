@@ -18,7 +18,7 @@ from statemachines.resourcemanager import (
 
 from ....kit.scenarios import play
 from ..cluster import Cluster
-from ..inner import EXIT_ABORTED, ResourceScheduler, RMNodeEvent, SchedulerEvent, SchedulerEventType
+from ..inner import EXIT_ABORTED, ApplicationUse, NodeUse, RMNodeEvent, SchedulerEvent, SchedulerEventType
 from .queue_cluster import QueueCluster
 from .stage import SchedulerStage
 
@@ -157,6 +157,18 @@ ROOM = {
     "a resized container returns its current size": (
         "node n1 | app x | ask x 5 | resize x1 9 | end x1 | ask x 10 -> x n1"
     ),
+    **{
+        f"a running container gets another size, {size}, if its node has room": (
+            f"node n1 10f1 | app x | ask x 5 | resize x1 {size} -> resized yes ; sizes:x {size}"
+        )
+        for size in ("8", "2", "2x8", "5f1")
+    },
+    **{
+        f"a container keeps its size if its node has no room for {size}": (
+            f"node n1 10g1 | app x | ask x 5 | resize x1 {size} -> resized no ; sizes:x 5"
+        )
+        for size in ("11x1", "1x11", "1g1", "1f1")
+    },
     "only a running container gets another size": (
         "node n1 | app x | ask x 5 | end x1 | resize x1 1 -> resized no ; n1 10"
     ),
@@ -226,24 +238,6 @@ def test_decision(script: str, policy: str) -> None:
     play(SchedulerStage(POLICIES[policy]()), script)
 
 
-@pytest.mark.parametrize("size", ["8", "2", "2x8", "5f1"])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_running_container_gets_another_size_if_its_node_has_room(policy: str, size: str) -> None:
-    play(
-        SchedulerStage(POLICIES[policy]()),
-        f"node n1 10f1 | app x | ask x 5 | resize x1 {size} -> resized yes ; sizes:x {size}",
-    )
-
-
-@pytest.mark.parametrize("size", ["11x1", "1x11", "1g1", "1f1"])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_container_keeps_its_size_if_its_node_has_no_room(policy: str, size: str) -> None:
-    play(
-        SchedulerStage(POLICIES[policy]()),
-        f"node n1 10g1 | app x | ask x 5 | resize x1 {size} -> resized no ; sizes:x 5",
-    )
-
-
 # -- what else the others see -----------------------------------------------------------------------------------------
 
 ALL, HALF, SMALL = Resource(10, 10), Resource(5, 5), Resource(1, 1)
@@ -261,27 +255,10 @@ def test_application_and_attempt_hear_that_they_are_accepted(cluster: Cluster) -
     app = cluster.add_app()
 
     attempt = cluster.add_attempt(app)
+    recovered = cluster.add_app(is_recovering=True)
 
-    assert cluster.news_names() == [f"APP_ACCEPTED {app}", f"ATTEMPT_ADDED {attempt}"]
-
-
-def test_recovered_application_is_not_answered(cluster: Cluster) -> None:
-    app = cluster.add_app(is_recovering=True)
-
-    assert cluster.news == []
-    assert cluster.scheduler.queue_of(app) == "root.default"
-
-
-def test_container_is_allocated_at_once_where_there_is_room(cluster: Cluster) -> None:
-    attempt = cluster.new_attempt()
-
-    cluster.ask(attempt, HALF)
-
-    (container,) = cluster.context.containers.values()
-    assert (container.entity, container.node) == ("container_0_0001_01_000001", "n1:45454")
-    assert (container.attempt, container.application) == (attempt, "application_0_0001")
-    assert container.state.name == "ALLOCATED"
-    assert cluster.news_names()[-1] == f"CONTAINER_ALLOCATED {attempt}"
+    assert cluster.news_names() == [f"APP_ACCEPTED {app}", f"ATTEMPT_ADDED {attempt}"], "none for a recovered one"
+    assert cluster.scheduler.queue_of(recovered) == "root.default"
 
 
 def test_containers_are_numbered_per_attempt_and_their_events_come_in_order(cluster: Cluster) -> None:
@@ -398,6 +375,13 @@ def test_events_of_removed_nodes_have_no_effect(cluster: Cluster) -> None:
     cluster.check()
 
 
+def test_nothing_is_known_of_strangers(cluster: Cluster) -> None:
+    scheduler, attempt = cluster.scheduler, "appattempt_0_0099_000001"
+
+    assert (scheduler.application_use(attempt), scheduler.node_use("n9:45454")) == (ApplicationUse(), NodeUse())
+    assert scheduler.waiting_asks(attempt) == []
+
+
 def test_nodes_may_be_added_during_an_iteration_over_them(cluster: Cluster) -> None:
     nodes = cluster.scheduler.nodes()
 
@@ -454,19 +438,15 @@ class CountedLock:
         self.held -= 1
 
 
-CALLS: dict[str, Callable[[ResourceScheduler, str], object]] = {
-    "handle": lambda scheduler, attempt: scheduler.handle(SchedulerEvent(SchedulerEventType.NODE_UPDATE, "n1:45454")),
-    "allocate": lambda scheduler, attempt: scheduler.ask(attempt, [ContainerRequest(SMALL)]),
-    "pull_newly_allocated": lambda scheduler, attempt: scheduler.pull_newly_allocated(attempt),
-    "request_resize": lambda scheduler, attempt: scheduler.request_resize("container", SMALL),
-    "queue_of": lambda scheduler, attempt: scheduler.queue_of("application"),
-    "update_priority": lambda scheduler, attempt: scheduler.update_priority("application", 1),
-    "live_containers": lambda scheduler, attempt: scheduler.live_containers(attempt),
-    "has_master_container": lambda scheduler, attempt: scheduler.has_master_container("n1:45454"),
-    "nodes": lambda scheduler, attempt: scheduler.nodes(),
-    "waiting": lambda scheduler, attempt: scheduler.waiting(),
-    "why_waiting": lambda scheduler, attempt: scheduler.why_waiting(attempt, ContainerRequest(SMALL)),
-    "queues": lambda scheduler, attempt: scheduler.queues(),
+CALLS: dict[str, Callable[[str], tuple[object, ...]]] = {
+    "handle": lambda attempt: (SchedulerEvent(SchedulerEventType.NODE_UPDATE, "n1:45454"),),
+    "ask": lambda attempt: (attempt, [ContainerRequest(SMALL)]),
+    "request_resize": lambda attempt: ("container", SMALL),
+    "update_priority": lambda attempt: ("application", 1),
+    "why_waiting": lambda attempt: (attempt, ContainerRequest(SMALL)),
+    **{name: lambda attempt: (attempt,) for name in ("pull_newly_allocated", "live_containers", "queue_of")},
+    **{name: lambda attempt: () for name in ("nodes", "waiting", "queues")},
+    "has_master_container": lambda attempt: ("n1:45454",),
 }
 
 
@@ -479,7 +459,7 @@ def test_each_call_acquires_and_releases_the_lock(call: str) -> None:
     lock = CountedLock()
     cluster.scheduler._lock = lock
 
-    cluster.in_handler(lambda: CALLS[call](cluster.scheduler, attempt))
+    cluster.in_handler(lambda: getattr(cluster.scheduler, call)(*CALLS[call](attempt)))
 
     assert lock.taken >= 1
     assert lock.held == 0

@@ -16,6 +16,7 @@ from ....kit import tries
 from ..cluster import Cluster
 from ..inner import FifoScheduler, ResourceScheduler, RMContext, application_of
 from .reserving import Reserving
+from .stage import size_of
 
 # Few and large sizes, so that several asks with equal requirements are pending.
 SIZES = st.sampled_from([4, 10])
@@ -23,20 +24,7 @@ HOSTS = st.sampled_from(["n1", "n2", "n3"])
 RACKS = {"n1": "/a", "n2": "/a", "n3": "/b"}
 MODELS = st.sampled_from(["T4", "T4", "V100", ""])
 PARTITIONS = st.sampled_from(["", "", "x"])
-FPGA = (("fpga", 1),)
-RESOURCES = st.sampled_from(
-    [
-        Resource(4, 4),
-        Resource(6, 2),
-        Resource(1, 7),
-        Resource(10, 10),
-        Resource(1, 1, gpus=1),
-        Resource(1, 1, gpus=2, gpu_milli=500),
-        Resource(1, 1, gpus=1, gpu_milli=600),
-        Resource(2, 2, others=FPGA),
-        Resource(11, 1),
-    ]
-)
+RESOURCES = st.sampled_from(list(map(size_of, ["4", "6x2", "1x7", "10", "1g1", "1g2:500", "1g1:600", "2f1", "11x1"])))
 WISHES = st.sampled_from(
     [
         {},

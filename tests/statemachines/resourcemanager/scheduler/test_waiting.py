@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +13,7 @@ from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, K
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit.scenarios import play
+from ....kit.tables import paired
 from ..cluster import Cluster
 from ..inner import FifoScheduler, NodeRequirements, SchedulerNode, WaitCause, WaitingAsk
 from .queue_cluster import QueueCluster
@@ -28,21 +29,6 @@ def only(cluster: Cluster, attempt: str) -> WaitingAsk:
     return ask
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
-
-
-@pytest.fixture
-def beating() -> Cluster:
-    """Assigns on heartbeats, as soon as a node is the preferred one, or after 2 others."""
-
-    def make(context: Any) -> FifoScheduler:
-        return FifoScheduler(context, on_heartbeat=True)
-
-    return Cluster(make, scheduler={"node_locality_delay": 1, "rack_locality_additional_delay": 1})
-
-
 # -- reasons ----------------------------------------------------------------------------------------------------------
 
 
@@ -53,150 +39,130 @@ class Wait(NamedTuple):
     sentence: str
     cause: WaitCause
     end: str = ""
+    queue: Mapping[str, float] = {}
 
 
-BIG_NODES = "node n1 n2 20000x9000 | node n3 8192x9000 | app x | ban x n2 | ask x 16384x2000*2"
-
-NODES = {
-    "no node has enough free": Wait(
-        "node n1 17000x9000 | node n17 20000x9000 | app h x | ask h 8000x1000!n1 8000x1000!n17 | ask x 16384x2000",
-        "no node has 16,384 MB free; the closest, n17:45454, has 12,000 MB",
-        WaitCause.NO_ROOM,
-        "end h1 h2 -> count:x 1",
-    ),
-    "no node has enough free of two types": Wait(
-        "node n1 | app h x | ask h 5 | ask x 10",
-        "no node has 10 MB and 0.01 vcores free; the closest, n1:45454, has 5 MB and 0.005 vcores",
-        WaitCause.NO_ROOM,
-        "end h1 -> x n1",
-    ),
-    "each type is free somewhere but not together": Wait(
-        "node n1 20000x1000 | node n2 10000x9000 | node n3 30000x9000 | app h x | ask h 25000x1000 | ask x 16384x2000",
-        "no node has 16,384 MB and 2 vcores free at once; the closest, n3:45454, has 5,000 MB",
-        WaitCause.NO_ROOM,
-        "end h1 -> x n3",
-    ),
-    "no node could ever take it": Wait(
-        "node n1 8192x9000 | app x | ask x 16384x2000",
-        "no node could ever take it: it needs 16,384 MB, and the largest, n1:45454, has 8,192 MB in all",
-        WaitCause.NEVER_FITS,
-        "node n2 20000x9000 -> x n2",
-    ),
-    "GPUs are in use": Wait(
-        "node n1 10g2 | app h x | ask h 1g1 | ask x 1g2",
-        "no node has 2 GPUs free; the closest, n1:45454, has 1 GPU",
-        WaitCause.NO_ROOM,
-        "end h1 -> x n1",
-    ),
-    "no node has so many GPUs": Wait(
-        "node n1 10g2 | app x | ask x 1g3:500",
-        "no node could ever take it: it needs 3 GPUs, and the largest, n1:45454, has 2 GPUs in all",
-        WaitCause.NEVER_FITS,
-    ),
-    "no node has so much of another type": Wait(
-        "node n1 10f1 | app x | ask x 1f2",
-        "no node could ever take it: it needs 2 fpga, and the largest, n1:45454, has 1 fpga in all",
-        WaitCause.NEVER_FITS,
-    ),
-    "no node has GPUs of that model": Wait(
-        "node n1 10g2 model=T4 | app x | ask x 1g1~A100+V100",
-        "no node could ever take it: none has 1 MB, 0.001 vcores and 1 GPU of model A100 or V100",
-        WaitCause.NEVER_FITS,
-    ),
-    "there are no nodes": Wait("app x | ask x 1", "the cluster has no nodes", WaitCause.NO_NODES, "node n1 -> x n1"),
-    "its partition has no nodes": Wait(
-        "node n1 | app x | ask x 1#gpu", "partition gpu has no nodes", WaitCause.NO_NODES, "label n1 gpu -> x n1"
-    ),
-    "only other partitions have nodes": Wait(
-        "node n1 partition=gpu | app x | ask x 1", "the default partition has no nodes", WaitCause.NO_NODES
-    ),
-    "all nodes are lost": Wait(
-        "node n1 | lose n1 | app x | ask x 1", "the cluster has no nodes in use: 1 lost", WaitCause.NO_NODES
-    ),
-    # They were all decommissioned, and the reason was that the cluster had none.
-    "nodes are there but out of use": Wait(
-        "node n0 n1 n2 | node n3 partition=gpu | app x | decommission n0 n1 | lose n2 | ask x 1",
-        "the default partition has no nodes in use: 2 decommissioned, 1 lost",
-        WaitCause.NO_NODES,
-    ),
-    "the host that it requires is missing": Wait(
-        "node n1 | app x | ask x 1!n2",
-        "it accepts no node but those of host n2, which has none",
-        WaitCause.PLACEMENT,
-        "node n2 -> x n2",
-    ),
-    "the host that it requires is blacklisted": Wait(
-        "node n1 | app x | ask x 1!n2 | ban x n2 | node n2",
-        "it accepts no node but those of host n2, which it has blacklisted",
-        WaitCause.PLACEMENT,
-        "unban x n2 -> x n2",
-    ),
-    # It was said that no node had room, though the blacklisted ones were empty.
-    "nodes with room are blacklisted": Wait(
-        BIG_NODES,
-        "no node that it hasn't blacklisted has 16,384 MB free; the closest, n1:45454, has 3,616 MB",
-        WaitCause.NO_ROOM,
-        "unban x n2 -> x n1 n2",
-    ),
-    "nodes that are large enough are blacklisted": Wait(
-        f"{BIG_NODES} | ban x n1",
-        "no node that it hasn't blacklisted could ever take it: it needs 16,384 MB, and the largest, n3:45454, "
-        "has 8,192 MB in all",
-        WaitCause.NEVER_FITS,
-    ),
-    "all hosts are blacklisted": Wait(
-        "node n1 | app x | ban x n1 | ask x 1",
-        "it has blacklisted all hosts",
-        WaitCause.PLACEMENT,
-        "unban x n1 -> x n1",
-    ),
-    "nodes are being decommissioned": Wait(
-        "node n1 | app h x | ask h 1 | drain n1 | ask x 1",
-        "all nodes that could take it are being decommissioned, such as n1:45454",
-        WaitCause.DRAINING,
-        "undrain n1 -> x n1",
-    ),
+SCRIPTS = {
+    "BIG_NODES": "node n1 n2 20000x9000 | node n3 8192x9000 | app x | ban x n2 | ask x 16384x2000*2",
+    "RACKS": "node n1 rack=/r1 | node n2 rack=/r2 | node n3 rack=/r1 | app h x | ask h 10 | beat n1 | launch h1"
+    "| ask x 1@n1@/r1",
+    # What the queue may use leaves room for the reservation, and no node has it.
+    "RESERVED": "node n1 | node n2 20 | node n3 10x0 | node n4 0x10 | app h@a | ask h 6 1!n2 | beat n1 n2"
+    "| launch h1 h2 | drain n2",
 }
 
-RACKS = (
-    "node n1 rack=/r1 | node n2 rack=/r2 | node n3 rack=/r1 | app h x | ask h 10 | beat n1 | launch h1 | ask x 1@n1@/r1"
-)
 
-HEARTBEATS = {
-    "it lets heartbeats pass": Wait(
-        RACKS,
-        "it prefers host n1, and has let 0 of 1 heartbeats pass before it accepts other nodes of rack /r1, though node "
-        "n3:45454 has room",
-        WaitCause.LOCALITY,
-    ),
-    "it waits for the heartbeat of a node that has room": Wait(
-        f"{RACKS} | beat n2",
-        "node n3:45454 has room: it gets its container with the node's next heartbeat",
-        WaitCause.HEARTBEAT,
-        "beat n3 -> x n3",
-    ),
-}
+def waits(text: str) -> dict[str, Wait]:
+    """Rows `[KEYS OF THE QUEUE] name: script => what ends it` with `CAUSE: sentence`; indented more, lines go on."""
+    found = {}
+    for given, expected in paired(text.strip().replace("\n        ", " ")):
+        options, _, rest = given.rpartition("] ")
+        name, _, script = rest.partition(": ")
+        begin, _, end = script.partition(" => ")
+        for key, known in SCRIPTS.items():
+            begin = begin.replace(key, known)
+        cause, _, sentence = expected.partition(": ")
+        queue = {
+            key: float(value) if "." in value else int(value)
+            for key, value in (each.split("=") for each in options[1:].split())
+        }
+        found[name] = Wait(begin, sentence, WaitCause[cause], end, queue)
+    return found
 
-# What the queue may use leaves room for the reservation, and no node has it.
-RESERVED = (
-    "node n1 | node n2 20 | node n3 10x0 | node n4 0x10 | app h@a | ask h 6 1!n2 | beat n1 n2 | launch h1 h2"
-    "| drain n2 | "
-)
 
-RESERVATIONS = {
-    "a node is reserved for it": Wait(
-        RESERVED + "app x@a | ask x 7 | beat n1",
-        "node n1:45454 is reserved for it and has 4 MB of the 7 MB that it needs",
-        WaitCause.RESERVED,
-        "end h1 -> x n1",
-    ),
-    "a node is reserved for another": Wait(
-        RESERVED + "app l x@a | ask l 7 | beat n1 | ask x 1",
-        "node n1:45454 is reserved for application_0_0002, and no other could take it",
-        WaitCause.RESERVED,
-        "end h1 -> l n1 ; x n1",
-    ),
-}
+NODES = """
+no node has enough free: node n1 17000x9000 | node n17 20000x9000 | app h x | ask h 8000x1000!n1 8000x1000!n17 | ask x
+        16384x2000 => end h1 h2 -> count:x 1
+    NO_ROOM: no node has 16,384 MB free; the closest, n17:45454, has 12,000 MB
+no node has enough free of two types: node n1 | app h x | ask h 5 | ask x 10 => end h1 -> x n1
+    NO_ROOM: no node has 10 MB and 0.01 vcores free; the closest, n1:45454, has 5 MB and 0.005 vcores
+each type is free somewhere but not together: node n1 20000x1000 | node n2 10000x9000 | node n3 30000x9000 | app h x |
+        ask h 25000x1000 | ask x 16384x2000 => end h1 -> x n3
+    NO_ROOM: no node has 16,384 MB and 2 vcores free at once; the closest, n3:45454, has 5,000 MB
+no node could ever take it: node n1 8192x9000 | app x | ask x 16384x2000 => node n2 20000x9000 -> x n2
+    NEVER_FITS: no node could ever take it: it needs 16,384 MB, and the largest, n1:45454, has 8,192 MB in all
+GPUs are in use: node n1 10g2 | app h x | ask h 1g1 | ask x 1g2 => end h1 -> x n1
+    NO_ROOM: no node has 2 GPUs free; the closest, n1:45454, has 1 GPU
+no node has so many GPUs: node n1 10g2 | app x | ask x 1g3:500
+    NEVER_FITS: no node could ever take it: it needs 3 GPUs, and the largest, n1:45454, has 2 GPUs in all
+no node has so much of another type: node n1 10f1 | app x | ask x 1f2
+    NEVER_FITS: no node could ever take it: it needs 2 fpga, and the largest, n1:45454, has 1 fpga in all
+no node has GPUs of that model: node n1 10g2 model=T4 | app x | ask x 1g1~A100+V100
+    NEVER_FITS: no node could ever take it: none has 1 MB, 0.001 vcores and 1 GPU of model A100 or V100
+there are no nodes: app x | ask x 1 => node n1 -> x n1
+    NO_NODES: the cluster has no nodes
+its partition has no nodes: node n1 | app x | ask x 1#gpu => label n1 gpu -> x n1
+    NO_NODES: partition gpu has no nodes
+only other partitions have nodes: node n1 partition=gpu | app x | ask x 1
+    NO_NODES: the default partition has no nodes
+all nodes are lost: node n1 | lose n1 | app x | ask x 1
+    NO_NODES: the cluster has no nodes in use: 1 lost
+# They were all decommissioned, and the reason was that the cluster had none.
+nodes are there but out of use: node n0 n1 n2 | node n3 partition=gpu | app x | decommission n0 n1 | lose n2 | ask x 1
+    NO_NODES: the default partition has no nodes in use: 2 decommissioned, 1 lost
+the host that it requires is missing: node n1 | app x | ask x 1!n2 => node n2 -> x n2
+    PLACEMENT: it accepts no node but those of host n2, which has none
+the host that it requires is blacklisted: node n1 | app x | ask x 1!n2 | ban x n2 | node n2 => unban x n2 -> x n2
+    PLACEMENT: it accepts no node but those of host n2, which it has blacklisted
+# It was said that no node had room, though the blacklisted ones were empty.
+nodes with room are blacklisted: BIG_NODES => unban x n2 -> x n1 n2
+    NO_ROOM: no node that it hasn't blacklisted has 16,384 MB free; the closest, n1:45454, has 3,616 MB
+nodes that are large enough are blacklisted: BIG_NODES | ban x n1
+    NEVER_FITS: no node that it hasn't blacklisted could ever take it: it needs 16,384 MB, and the largest, n3:45454,
+        has 8,192 MB in all
+all hosts are blacklisted: node n1 | app x | ban x n1 | ask x 1 => unban x n1 -> x n1
+    PLACEMENT: it has blacklisted all hosts
+nodes are being decommissioned: node n1 | app h x | ask h 1 | drain n1 | ask x 1 => undrain n1 -> x n1
+    DRAINING: all nodes that could take it are being decommissioned, such as n1:45454
+"""
+HEARTBEATS = """
+it lets heartbeats pass: RACKS
+    LOCALITY: it prefers host n1, and has let 0 of 1 heartbeats pass before it accepts other nodes of rack /r1, though
+        node n3:45454 has room
+it waits for the heartbeat of a node that has room: RACKS | beat n2 => beat n3 -> x n3
+    HEARTBEAT: node n3:45454 has room: it gets its container with the node's next heartbeat
+"""
+RESERVATIONS = """
+a node is reserved for it: RESERVED | app x@a | ask x 7 | beat n1 => end h1 -> x n1
+    RESERVED: node n1:45454 is reserved for it and has 4 MB of the 7 MB that it needs
+a node is reserved for another: RESERVED | app l x@a | ask l 7 | beat n1 | ask x 1 => end h1 -> l n1 ; x n1
+    RESERVED: node n1:45454 is reserved for application_0_0002, and no other could take it
+"""
+LIMITS = """
+its queue is at its limit: app x@research | ask x 30720x1000*3 => end x1 -> count:x 2 ; waits
+    QUEUE_LIMIT: queue root.research has used 61,440 MB of its 61,440 MB; the request needs 30,720 MB
+[user_limit_factor=0.5] its user is beyond the limit: app x@research | ask x 10240x1000*5 => end x1 -> count:x 4 ; waits
+    USER_LIMIT: user ann has used 40,960 MB in queue root.research, where the limit of a user is 30,720 MB with 1
+        active user
+[maximum_am_resource_percent=10] masters use their share: app p x@research am_resource=6144x1000 | ask p 6144x1000 |
+        ask x 6144x1000 => stop p -> count:x 1
+    AM_LIMIT: the masters of queue root.research have used 6,144 MB of the 6,144 MB that they may use, 10 % of its
+        maximum; this application's master needs 6,144 MB
+[maximum_am_resource_percent=10] masters use their share, and others come first: app p q x@research
+        am_resource=6144x1000 | ask p 6144x1000 | ask q 6144x1000 | ask x 6144x1000 => stop p -> x | stop q -> count:x
+        1
+    AM_LIMIT: the masters of queue root.research have used 6,144 MB of the 6,144 MB that they may use, 10 % of its
+        maximum; this application's master needs 6,144 MB, and other applications come first
+# One user at the limit does not hold up the next.
+[maximum_am_resource_percent=50 minimum_user_limit_percent=20 user_limit_factor=0.5] masters of its user use their
+        part: app p x@research am_resource=10240x1000 | app o@research user=bob am_resource=10240x1000 | ask p
+        10240x1000 | ask x 10240x1000 | ask o 10240x1000 -> count:o 1 => stop p -> count:x 1
+    USER_AM_LIMIT: the masters of user ann have used 10,240 MB of the 15,360 MB that one user's may use in queue
+        root.research; this application's master needs 10,240 MB
+[maximum_am_resource_percent=60 minimum_user_limit_percent=10] fewer active users let masters start: app b@research
+        user=bob am_resource=1 | app a@research am_resource=1 | ask b 1000000x1 | ask a 1000000x1 | app p x@research
+        am_resource=10240x1000 | ask p 10240x1000 | ask x 10240x1000 => stop b -> count:x 1
+    USER_AM_LIMIT: the masters of user ann have used 10,241 MB of the 18,432 MB that one user's may use in queue
+        root.research; this application's master needs 10,240 MB
+its queue may not use the partition: node g1 102400x100000 partition=gpu | app x@b | ask x 1#gpu
+    PARTITION: queue root.b may not use partition gpu
+"""
+
+
+def beating() -> Cluster:
+    """Assigns on heartbeats, as soon as a node is the preferred one, or after 2 others."""
+    config = {"node_locality_delay": 1, "rack_locality_additional_delay": 1}
+    return Cluster(lambda context: FifoScheduler(context, on_heartbeat=True), scheduler=config)
 
 
 def halves(**more: Any) -> QueueCluster:
@@ -207,84 +173,12 @@ def halves(**more: Any) -> QueueCluster:
     return cluster
 
 
-LARGE = "am_resource=10240x1000"
-MASTERS = (
-    "the masters of queue root.research have used 6,144 MB of the 6,144 MB that they may use, 10 % of its maximum"
-    "; this "
-    "application's master needs 6,144 MB"
-)
-
-LIMITS: dict[str, tuple[dict[str, Any], Wait]] = {
-    "its queue is at its limit": (
-        {},
-        Wait(
-            "app x@research | ask x 30720x1000*3",
-            "queue root.research has used 61,440 MB of its 61,440 MB; the request needs 30,720 MB",
-            WaitCause.QUEUE_LIMIT,
-            "end x1 -> count:x 2 ; waits",
-        ),
-    ),
-    "its user is beyond the limit": (
-        {"user_limit_factor": 0.5},
-        Wait(
-            "app x@research | ask x 10240x1000*5",
-            "user ann has used 40,960 MB in queue root.research, where the limit of a user is 30,720 MB with 1 "
-            "active user",
-            WaitCause.USER_LIMIT,
-            "end x1 -> count:x 4 ; waits",
-        ),
-    ),
-    "masters use their share": (
-        {"maximum_am_resource_percent": 10},
-        Wait(
-            "app p x@research am_resource=6144x1000 | ask p 6144x1000 | ask x 6144x1000",
-            MASTERS,
-            WaitCause.AM_LIMIT,
-            "stop p -> count:x 1",
-        ),
-    ),
-    "masters use their share, and others come first": (
-        {"maximum_am_resource_percent": 10},
-        Wait(
-            "app p q x@research am_resource=6144x1000 | ask p 6144x1000 | ask q 6144x1000 | ask x 6144x1000",
-            f"{MASTERS}, and other applications come first",
-            WaitCause.AM_LIMIT,
-            "stop p -> x | stop q -> count:x 1",
-        ),
-    ),
-    # One user at the limit does not hold up the next.
-    "masters of its user use their part": (
-        {"maximum_am_resource_percent": 50, "minimum_user_limit_percent": 20, "user_limit_factor": 0.5},
-        Wait(
-            f"app p x@research {LARGE} | app o@research user=bob {LARGE} | ask p 10240x1000 | ask x 10240x1000"
-            "| ask o 10240x1000 -> count:o 1",
-            "the masters of user ann have used 10,240 MB of the 15,360 MB that one user's may use in queue "
-            "root.research; "
-            "this application's master needs 10,240 MB",
-            WaitCause.USER_AM_LIMIT,
-            "stop p -> count:x 1",
-        ),
-    ),
-    "fewer active users let masters start": (
-        {"maximum_am_resource_percent": 60, "minimum_user_limit_percent": 10},
-        Wait(
-            "app b@research user=bob am_resource=1 | app a@research am_resource=1 | ask b 1000000x1 | ask a 1000000x1"
-            f"| app p x@research {LARGE} | ask p 10240x1000 | ask x 10240x1000",
-            "the masters of user ann have used 10,241 MB of the 18,432 MB that one user's may use in queue "
-            "root.research; this application's master needs 10,240 MB",
-            WaitCause.USER_AM_LIMIT,
-            "stop b -> count:x 1",
-        ),
-    ),
-    "its queue may not use the partition": (
-        {},
-        Wait(
-            "node g1 102400x100000 partition=gpu | app x@b | ask x 1#gpu",
-            "queue root.b may not use partition gpu",
-            WaitCause.PARTITION,
-        ),
-    ),
-}
+MAKERS: list[tuple[str, Callable[[Wait], Cluster]]] = [
+    (NODES, lambda wait: Cluster()),
+    (HEARTBEATS, lambda wait: beating()),
+    (RESERVATIONS, lambda wait: QueueCluster({"name": "a"}, maximum_am_resource_percent=100, on_heartbeat=True)),
+    (LIMITS, lambda wait: halves(**wait.queue)),
+]
 
 
 def check(stage: SchedulerStage, wait: Wait) -> None:
@@ -297,24 +191,12 @@ def check(stage: SchedulerStage, wait: Wait) -> None:
         play(stage, wait.end)
 
 
-@pytest.mark.parametrize("wait", NODES.values(), ids=NODES)
-def test_node(cluster: Cluster, wait: Wait) -> None:
-    check(SchedulerStage(cluster), wait)
-
-
-@pytest.mark.parametrize("wait", HEARTBEATS.values(), ids=HEARTBEATS)
-def test_heartbeat(beating: Cluster, wait: Wait) -> None:
-    check(SchedulerStage(beating), wait)
-
-
-@pytest.mark.parametrize("wait", RESERVATIONS.values(), ids=RESERVATIONS)
-def test_reservation(wait: Wait) -> None:
-    check(SchedulerStage(QueueCluster({"name": "a"}, maximum_am_resource_percent=100, on_heartbeat=True)), wait)
-
-
-@pytest.mark.parametrize(("queue", "wait"), LIMITS.values(), ids=LIMITS)
-def test_limit(queue: dict[str, Any], wait: Wait) -> None:
-    check(SchedulerStage(halves(**queue)), wait)
+@pytest.mark.parametrize(
+    ("make", "wait"),
+    [pytest.param(make, wait, id=name) for text, make in MAKERS for name, wait in waits(text).items()],
+)
+def test_ask_waits_for_this_reason(make: Callable[[Wait], Cluster], wait: Wait) -> None:
+    check(SchedulerStage(make(wait)), wait)
 
 
 def test_whole_partition_is_used_though_a_node_has_room() -> None:
@@ -378,11 +260,6 @@ def test_ask_keeps_its_time_when_its_requirements_change(cluster: Cluster) -> No
     assert only(cluster, attempt).since_ms == 0
 
 
-@pytest.mark.parametrize("make", [Cluster, QueueCluster])
-def test_unknown_attempt_waits_for_nothing(make: Callable[[], Cluster]) -> None:
-    assert make().scheduler.waiting_asks("appattempt_0_0099_000001") == []
-
-
 def test_report_looks_at_the_nodes_for_a_few_requirements_only(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
@@ -411,9 +288,9 @@ def test_looks_are_shared_by_the_attempts_of_one_report(cluster: Cluster) -> Non
     assert len({id(ask.reason) for ask in asks}) == 1
 
 
-def test_reason_that_depends_on_the_preferred_node_is_not_that_of_other_asks(beating: Cluster) -> None:
+def test_reason_that_depends_on_the_preferred_node_is_not_that_of_other_asks() -> None:
     """They were told that a node with room gives it to them with its next heartbeat, though they prefer another."""
-    cluster = beating
+    cluster = beating()
     for host in ("n1", "n2", "n3"):
         cluster.add_node(host)
     anywhere, elsewhere = cluster.new_attempt(), cluster.new_attempt()
@@ -449,8 +326,8 @@ def test_a_cause_that_many_share_is_looked_for_once(monkeypatch: pytest.MonkeyPa
     assert asked == [attempts[0], attempts[1], attempts[2]]
 
 
-def test_looks_for_asks_that_prefer_a_node_are_counted(beating: Cluster) -> None:
-    cluster = beating
+def test_looks_for_asks_that_prefer_a_node_are_counted() -> None:
+    cluster = beating()
     for host in ("n1", "n2", "n3"):
         cluster.add_node(host)
     attempts = [cluster.new_attempt() for _ in range(MOST_LOOKS + 1)]
