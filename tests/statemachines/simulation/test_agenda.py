@@ -37,16 +37,6 @@ def day() -> Day:
     return Day()
 
 
-def test_calls_come_by_time_and_then_in_their_order(day: Day) -> None:
-    for time_ms, about in ((2, "c"), (1, "a"), (1, "b"), (3, "d")):
-        day.at(time_ms, about)
-
-    day.now_ms = 2
-    day.agenda.expire_due()
-
-    assert (day.called, day.agenda.next_deadline_ms()) == (["a", "b", "c"], 3)
-
-
 def test_calls_of_a_stopped_actor_are_skipped(day: Day) -> None:
     calls = [day.at(time_ms, time_ms) for time_ms in (1, 2, 2, 3)]
     for number in (0, 1, 3):

@@ -45,15 +45,6 @@ def left(info: QueueInfo) -> tuple[int, int, int, int]:
     return info.applications, info.pending_applications, info.containers, info.used.memory_mb
 
 
-def test_application_of_an_unknown_queue_fails_and_the_others_do_not(tmp_path: Path) -> None:
-    work = workload(node("n1"), app("good", queue="a"), app("bad", queue="nowhere"))
-
-    run(work, tmp_path / "j", **capacity())
-
-    ends = Journal(tmp_path / "j").final("RMApp").values()
-    assert [state for state, _ in ends] == ["FINISHED", "FAILED"]
-
-
 def test_the_journal_and_the_replay_have_the_reason_of_every_refusal(tmp_path: Path) -> None:
     queues = {"name": "a", "capacity": 60}, {"name": "b", "capacity": 40, "state": "STOPPED"}
     work = workload(node("n1"), *(app(f"app-{n}", queue=name) for n, name in enumerate(("a", "b", "x", "b"))))
@@ -67,6 +58,7 @@ def test_the_journal_and_the_replay_have_the_reason_of_every_refusal(tmp_path: P
         {"diagnostics": why} for why in (stopped, no_x, stopped)
     ]
     assert replay.refusals() == {stopped: 2, no_x: 1}
+    assert (replay.progress().applications_by_state, replay.derived_queues) == ({"FINISHED": 1, "FAILED": 3}, ())
 
 
 def test_containers_beyond_the_maximum_allocation_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -97,26 +89,6 @@ def test_without_configured_queues_the_workload_s_own_take_all_applications(tmp_
     assert in_words(replay.derived_queues) == (
         "No queues are configured; the capacity scheduler gets the workload's own: a, b, c"
     )
-
-
-@pytest.mark.parametrize("settings", [capacity(), {"scheduler": {"kind": "fifo"}}], ids=["configured", "fifo"])
-def test_queues_are_derived_only_where_they_are_missing(tmp_path: Path, settings: dict[str, Any]) -> None:
-    replay = run(workload(node("n1"), app("a", queue="a")), tmp_path / "j", **settings)
-
-    assert replay.derived_queues == ()
-
-
-def test_many_derived_queues_are_named_in_part() -> None:
-    queues = derived_queues(workload(node("n1"), *(app(f"app-{n}", queue=f"q{n}") for n in range(1234))))
-
-    assert in_words(queues).endswith("own: q0, q1, q2, q3, q4, q5, q6, q7, q8, q9 and 1,224 more")
-
-
-def test_applications_beyond_the_share_of_masters_run_one_after_the_other(tmp_path: Path) -> None:
-    queue = {"name": "a", "maximum_am_resource_percent": 10, "user_limit_factor": 9}
-    apps = [app(f"app-{n}", queue="a", am_duration_ms=100) for n in range(3)]
-
-    run(workload(node("n1"), *apps), tmp_path / "j", **capacity(queue), simulation={"am_register_delay_ms": 0})
-
-    times = [at_ms for _, at_ms in Journal(tmp_path / "j").final("RMApp").values()]
-    assert times == [100, 200, 300]
+    many = derived_queues(workload(node("n1"), *(app(f"app-{n}", queue=f"q{n}") for n in range(1234))))
+    assert in_words(many).endswith("own: q0, q1, q2, q3, q4, q5, q6, q7, q8, q9 and 1,224 more")
+    assert run(workload(node("n1"), app("a", queue="a")), scheduler={"kind": "fifo"}).derived_queues == ()

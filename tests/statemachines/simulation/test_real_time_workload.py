@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from dispatcher.mailbox import ManualClock
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig, RMNodeEventType
-from statemachines.simulation import cluster
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload, read_workload
 
 from ...kit.commands import ROOT
@@ -63,27 +64,16 @@ def test_all_times_of_an_application_are_divided_by_the_speed() -> None:
     assert (faster.submit_ms, faster.am_duration_ms, faster.kill_ms) == (20, 1, 200)
     assert [(each.duration_ms, each.start_ms) for each in faster.containers] == [(30, 100)]
     assert (faster.name, faster.am_resource) == (spec.name, spec.am_resource)
-
-
-def test_a_master_that_runs_until_it_is_killed_does_so_at_any_speed() -> None:
-    spec = ApplicationSpec("app", 0, SLOT, am_duration_ms=None)
-
-    assert spec.faster(10) == spec
-
-
-def test_an_hour_of_a_workload_takes_seconds_at_its_speed() -> None:
-    task = ContainerSpec(SLOT, duration_ms=HOUR_MS // 20, start_ms=HOUR_MS // 40)
-    manager, workload = manager_with([ApplicationSpec("app", HOUR_MS // 20, SLOT, (task,))], speed=1000)
-    ends = Ends(manager, 1)
-    manager.bring(workload)
-
-    with manager:
-        assert ends.reached.wait(TIMEOUT_S)
+    endless = ApplicationSpec("app", 0, SLOT, am_duration_ms=None)
+    assert endless.faster(10) == endless, "it runs until it is killed"
 
 
 def test_a_workload_begins_again_when_its_applications_have_ended_however_they_end() -> None:
+    """At a speed at which an hour takes seconds."""
     refused = ApplicationSpec("refused", 0, SLOT, queue="unknown")
-    manager, workload = manager_with([refused, ApplicationSpec("app", 10, SLOT)], repeat=True)
+    task = ContainerSpec(SLOT, duration_ms=HOUR_MS // 20, start_ms=HOUR_MS // 40)
+    app = ApplicationSpec("app", HOUR_MS // 20, SLOT, (task,))
+    manager, workload = manager_with([refused, app], repeat=True, speed=1000)
     ends = Ends(manager, 6)
     manager.bring(workload)
 
@@ -125,7 +115,7 @@ def test_a_node_whose_node_manager_falls_silent_is_lost() -> None:
 
 def test_a_simulated_node_comes_back_after_its_recommissioning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node manager was shut down, and nothing started it again."""
-    monkeypatch.setattr(cluster, "_RESTART_MS", 20)
+    monkeypatch.setattr("statemachines.simulation.cluster._RESTART_MS", 20)
     manager, workload = manager_with([])
     manager.bring(workload)
     started, shut_down = threading.Semaphore(0), threading.Semaphore(0)
@@ -150,7 +140,7 @@ def test_a_simulated_node_comes_back_after_its_recommissioning(monkeypatch: pyte
 
 def test_a_simulated_node_of_an_excluded_host_waits_for_its_recommissioning(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a host that was excluded before a restart, the workload did not start."""
-    monkeypatch.setattr(cluster, "_RESTART_MS", 20)
+    monkeypatch.setattr("statemachines.simulation.cluster._RESTART_MS", 20)
     manager, workload = manager_with([])
     started = threading.Event()
     manager.dispatcher.register(
@@ -182,12 +172,9 @@ def test_the_live_workload_has_applications_that_one_recognizes_and_never_pauses
 def test_the_heartbeats_of_a_node_use_one_entry_of_the_agenda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each made one of its own: beside 10,000 nodes, collections of garbage looked at them above all."""
     manager, workload = manager_with([])
-    made, schedule = list[Any](), cluster.ScheduledCall
     heard, reached = 0, threading.Event()
-
-    def make(about: Any) -> Any:
-        made.append(schedule(about))
-        return made[-1]
+    schedule = "statemachines.simulation.cluster.ScheduledCall"
+    made = mock.Mock(wraps=resolve_name(schedule))
 
     def hear(event: Any) -> None:
         nonlocal heard
@@ -195,14 +182,14 @@ def test_the_heartbeats_of_a_node_use_one_entry_of_the_agenda(monkeypatch: pytes
         if heard == 10:
             reached.set()
 
-    monkeypatch.setattr(cluster, "ScheduledCall", make)
+    monkeypatch.setattr(schedule, made)
     manager.dispatcher.register(RMNodeEventType, hear)
     manager.bring(workload)
 
     with manager:
         assert reached.wait(TIMEOUT_S)
 
-    assert len(made) == 1
+    assert made.call_count == 1
 
 
 def test_virtual_time_knows_neither_speed_nor_repetition() -> None:

@@ -31,7 +31,7 @@ from statemachines.resourcemanager import (
 from statemachines.simulation.workload import Outcome, read_workload
 
 from ..resourcemanager.inner import SchedulerEventType
-from .replays import TIMEOUT_S, Journal, app, config, finish, mixed_workload, node, replayed, run, task, workload
+from .replays import TIMEOUT_S, Journal, app, config, mixed_workload, node, replayed, run, task, workload
 
 CONFIG = Path(__file__).parents[3] / "config"
 REGISTERED = 1000  # ms from the start of a master's container, as configured by default
@@ -139,15 +139,6 @@ def test_life(path: Path, apps: list[Any], seen: dict[str, str]) -> None:
         assert states[-len(expected.split()) :] == expected.split() if expected else states == [], entity
 
 
-def test_container_is_asked_for_when_its_time_has_come_and_the_master_has_registered(path: Path) -> None:
-    tasks = (task(10, start_ms=500), task(10, start_ms=4000), task(10, start_ms=2000))
-
-    journal = replayed(workload(node(), app(submit_ms=100, tasks=tasks)), path)
-
-    starts = [time for state, time in journal.states("RMContainer") if state == "ALLOCATED"]
-    assert starts == [100, 100 + REGISTERED, 2000, 4000]
-
-
 @pytest.mark.parametrize("life", [{"tasks": (task(9000),)}, {"am_duration_ms": 9000}, {"tasks": (task(9, 1, 9000),)}])
 def test_nothing_happens_after_a_kill(life: dict[str, Any]) -> None:
     replay = run(workload(node(), app(kill_ms=2000, **life)))
@@ -155,16 +146,26 @@ def test_nothing_happens_after_a_kill(life: dict[str, Any]) -> None:
     assert replay.progress().virtual_ms == 2000
 
 
+STARTS: dict[str, tuple[dict[str, Any], list[int]]] = {  # an application, and when each of its containers starts
+    "a container is asked for when its time has come and the master has registered": (
+        {"submit_ms": 100, "tasks": (task(10, start_ms=500), task(10, start_ms=4000), task(10, start_ms=2000))},
+        [100, 100 + REGISTERED, 2000, 4000],
+    ),
+    "containers of one application wait for each other": (
+        {"tasks": (task(100, memory_mb=4),) * 5},
+        [0, REGISTERED, REGISTERED, REGISTERED + 100, REGISTERED + 100, REGISTERED + 200],
+    ),
+}
+
+
+@pytest.mark.parametrize(("about", "starts"), STARTS.values(), ids=STARTS)
+def test_start(path: Path, about: dict[str, Any], starts: list[int]) -> None:
+    journal = replayed(workload(node(), app(**about)), path)
+
+    assert [time for state, time in journal.states("RMContainer") if state == "ALLOCATED"] == starts
+
+
 # -- room -------------------------------------------------------------------------------------------------------------
-
-
-def test_containers_of_one_application_wait_for_each_other(path: Path) -> None:
-    tasks = tuple(task(100, memory_mb=4) for _ in range(5))
-
-    journal = replayed(workload(node(), app(tasks=tasks)), path)
-
-    starts = [time - REGISTERED for state, time in journal.states("RMContainer") if state == "ALLOCATED"]
-    assert starts == [-REGISTERED, 0, 0, 100, 100, 200]
 
 
 def test_container_goes_to_the_node_that_it_prefers(path: Path) -> None:
@@ -182,16 +183,17 @@ def test_container_goes_to_the_node_that_it_prefers(path: Path) -> None:
     assert nodes[:2] == ["n3", "n2"]
 
 
-def test_replay_reports_asks_that_no_node_can_take() -> None:
-    work = workload(node(), app("giant", am=11), app("small", am=1))
+def test_replay_reports_asks_that_no_node_can_take_equal_ones_once() -> None:
+    work = workload(node(), app("giant", am=11), app("small", am=1), app(tasks=(task(5, 11),) * 3))
 
     replay = run(work)
 
+    why = "no node could ever take it: it needs 11 MB, and the largest, n1:45454, has 10 MB in all"
     assert replay.waiting() == [
-        "appattempt_0_0001_000001 waits for <memory:11 MB, vCores:0.001>: no node could ever take it: it needs 11 MB, "
-        "and the largest, n1:45454, has 10 MB in all"
+        f"appattempt_0_0001_000001 waits for <memory:11 MB, vCores:0.001>: {why}",
+        f"appattempt_0_0003_000001 waits for 3 x <memory:11 MB, vCores:0.001>: {why}",
     ]
-    assert replay.progress().applications_by_state == {"ACCEPTED": 1, "FINISHED": 1}
+    assert replay.progress().applications_by_state == {"ACCEPTED": 1, "FINISHED": 1, "RUNNING": 1}
 
 
 def test_replay_reports_asks_that_wait_behind_endless_applications() -> None:
@@ -249,13 +251,6 @@ def test_no_deadlock_while_an_application_that_holds_room_does_not_wait_for_it(o
     assert replay.waiting() != []
 
 
-def test_equal_requests_of_an_application_that_wait_are_one_line() -> None:
-    replay = run(workload(node(), app(tasks=(task(5, 11),) * 3)))
-
-    (line,) = replay.waiting()
-    assert line.startswith("appattempt_0_0001_000001 waits for 3 x <memory:11 MB, vCores:0.001>: no node could ever")
-
-
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
@@ -309,20 +304,6 @@ def test_ended_entities_are_freed_without_the_cyclic_garbage_collector() -> None
     assert {entity.state.name for entity in new} <= {"ACCEPTED", "SCHEDULED", "RUNNING"}
 
 
-def test_a_replay_is_done_once_however_often_its_thread_wakes_up() -> None:
-    done: list[bool] = []
-    replay = Replay(workload(node(), app(tasks=(task(500),))), config(), on_done=lambda: done.append(True))
-    replay.start()
-    try:
-        assert replay.wait(TIMEOUT_S)
-        for _ in range(20):
-            replay.manager.dispatcher.mailbox_executor.submit(lambda: None, "wakes the thread").result(TIMEOUT_S)
-    finally:
-        replay.stop()
-
-    assert done == [True]
-
-
 # -- the run itself ---------------------------------------------------------------------------------------------------
 
 
@@ -347,64 +328,42 @@ def test_two_replays_make_the_same_journal_byte_for_byte_whatever_the_hash_seed(
     assert min(text.count(b"\n") for text in one.values()) > 100
 
 
-def test_progress_counts_events_and_containers() -> None:
+def test_a_replay_is_done_once_however_often_its_thread_wakes_up_and_tells_its_progress() -> None:
     done: list[bool] = []
     work = workload(node(), app(tasks=(task(500),)), app(outcome=Outcome.FAILED, max_attempts=1))
     replay = Replay(work, config(), on_done=lambda: done.append(True))
-    assert not replay.is_done()
-
-    finish(replay)
+    assert (replay.is_done(), replay.wait(0.01)) == (False, False)
+    began_s = time.perf_counter()
+    replay.start()
+    try:
+        assert replay.wait(TIMEOUT_S)
+        for _ in range(20):
+            replay.manager.dispatcher.mailbox_executor.submit(lambda: None, "wakes the thread").result(TIMEOUT_S)
+    finally:
+        replay.stop()
 
     progress = replay.progress()
-    assert (replay.is_done(), done) == (True, [True])
+    assert (replay.is_done(), done, replay.workload) == (True, [True], work)
     assert (progress.virtual_ms, progress.containers, progress.ended) == (REGISTERED + 500, 3, 2)
     assert progress.applications_by_state == {"FINISHED": 1, "FAILED": 1}
     assert progress.events == replay.manager.dispatcher.stats().handled > 0
     assert progress.events_per_s == pytest.approx(progress.events / progress.wall_s)
-    assert replay.progress() == progress
-
-
-def test_run_does_it_all_and_returns_the_progress() -> None:
-    work = mixed_workload()
-    replay = Replay(work, config())
-    began_s = time.perf_counter()
-
-    progress = replay.run()
-
-    assert sum(progress.applications_by_state.values()) == len(work.applications)
     assert 0 < progress.wall_s <= time.perf_counter() - began_s
-    assert (replay.workload, replay.is_done()) == (work, True)
-    assert replay.manager.dispatcher.is_stopped()
+    assert Replay(workload(), config()).run().virtual_ms == 0
 
 
-def test_workload_without_anything_is_done_at_once() -> None:
-    assert run(workload()).progress().virtual_ms == 0
-
-
-def test_wait_ends_when_the_handler_thread_fails() -> None:
-    """It waited forever for a replay that could not finish."""
+@pytest.mark.parametrize("way", ["run", "wait"])
+def test_the_error_that_stopped_the_handler_thread_ends_the_replay(way: str) -> None:
+    """It was waited for forever."""
     replay = Replay(workload(node(), app()), config())
     replay.manager.dispatcher.mailbox_executor.execute(lambda: 1 / 0, "a mail that fails")
 
-    replay.start()
-
-    assert replay.wait(TIMEOUT_S)
-    assert not replay.is_done()
-    replay.stop()
+    if way == "wait":
+        replay.start()
+        assert (replay.wait(TIMEOUT_S), replay.is_done()) == (True, False)
+        replay.stop()
     with pytest.raises(ZeroDivisionError):
-        replay.raise_failure()
-
-
-def test_wait_gives_up_after_its_timeout() -> None:
-    assert not Replay(workload(), config()).wait(0.01)
-
-
-def test_run_raises_the_error_that_stopped_the_handler_thread() -> None:
-    replay = Replay(workload(node(), app()), config())
-    replay.manager.dispatcher.mailbox_executor.execute(lambda: 1 / 0, "a mail that fails")
-
-    with pytest.raises(ZeroDivisionError):
-        replay.run()
+        replay.run() if way == "run" else replay.raise_failure()
 
 
 # -- health -----------------------------------------------------------------------------------------------------------

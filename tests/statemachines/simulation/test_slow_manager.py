@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
-from statemachines.simulation import cluster
 from statemachines.simulation.workload import NodeSpec, Workload
 
 from ...kit import until
@@ -17,7 +16,7 @@ NODES = tuple(NodeSpec(f"node{number}", Resource(8192, 8000)) for number in rang
 
 def test_daemons_wait_while_many_events_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """They called all the same, in mails that precede events: the longer the queue, the fewer events were handled."""
-    monkeypatch.setattr(cluster, "MOST_QUEUED", MOST_QUEUED)
+    monkeypatch.setattr("statemachines.simulation.cluster.MOST_QUEUED", MOST_QUEUED)
     config = ResourceManagerConfig.model_validate({"metrics": {"enabled": False}, "nm_heartbeat_interval_ms": 1})
     manager = ResourceManager(config, node_managers=SimulatedCluster)
     manager.bring(Workload("nodes", NODES, ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +54,38 @@ def test_pod_becomes_an_application_whose_master_runs_as_long_as_it_did(
     assert application.am_resource == Resource(16384, 12000, gpus=1, gpu_milli=460)
 
 
-@pytest.mark.parametrize(("deletion_time", "kill_ms"), [("250", 250_000), ("100", 100_000), ("90", 100_000)])
-def test_pending_pod_is_killed_when_it_was_deleted(tmp_path: Path, deletion_time: str, kill_ms: int) -> None:
-    workload = read(tmp_path, pod(pod_phase="Pending", scheduled_time="", deletion_time=deletion_time))
+PENDING = {"pod_phase": "Pending", "scheduled_time": ""}
+READ: dict[str, tuple[list[str], str, list[Any]]] = {  # the pods, and what is seen of each
+    "a pod without GPUs has no share of one": (
+        [pod(num_gpu="0", gpu_milli="0")], "am_resource", [Resource(16384, 12000, gpus=0, gpu_milli=1000)],
+    ),
+    "the GPU spec lists node models": ([pod(gpu_spec="V100M16|V100M32")], "gpu_models", [{"V100M16", "V100M32"}]),
+    "pods are sorted by creation and otherwise keep their order": (
+        [pod(name=name, creation_time=time) for name, time in (("a", "109"), ("b", "101"), ("c", "109"), ("d", "101"))],
+        "name",
+        ["b", "d", "a", "c"],
+    ),
+    "quoted cells and carriage returns are read": (
+        [pod(name='"a,b"', qos='"LS"') + "\r"], "name queue", [("a,b", "LS")],
+    ),
+    **{
+        f"a pending pod that was deleted at {deleted} is killed then": (
+            [pod(deletion_time=deleted, **PENDING)], "am_duration_ms kill_ms max_attempts", [(None, kill_ms, 1)],
+        )
+        for deleted, kill_ms in (("250", 250_000), ("100", 100_000), ("90", 100_000))
+    },
+}  # fmt: skip
 
-    (application,) = workload.applications
-    assert (application.am_duration_ms, application.kill_ms, application.max_attempts) == (None, kill_ms, 1)
 
-
-def test_pod_without_gpus_has_no_share_of_one(tmp_path: Path) -> None:
-    workload = read(tmp_path, pod(num_gpu="0", gpu_milli="0"))
-
-    assert workload.applications[0].am_resource == Resource(16384, 12000, gpus=0, gpu_milli=1000)
-
-
-def test_gpu_spec_lists_node_models(tmp_path: Path) -> None:
-    workload = read(tmp_path, pod(gpu_spec="V100M16|V100M32"))
-
-    assert workload.applications[0].gpu_models == {"V100M16", "V100M32"}
+@pytest.mark.parametrize(("pods", "what", "seen"), READ.values(), ids=READ)
+def test_read(tmp_path: Path, pods: list[str], what: str, seen: list[Any]) -> None:
+    assert [attrgetter(*what.split())(each) for each in read(tmp_path, *pods).applications] == seen
 
 
 def test_nodes_have_gpus_models_and_racks_of_the_given_size(tmp_path: Path) -> None:
-    nodes = [*NODES, "node-2,1000,1,0,"]
+    """The columns may come in any order, and more of them do no harm."""
+    nodes = ["model,extra,gpu,memory_mib,cpu_milli,sn", ",?,0,262144,32000,node-0", "G2,?,8,393216,96000,node-1"]
+    nodes.append(",?,0,1,1000,node-2")
 
     workload = read(tmp_path, pod(), nodes=nodes, defaults=WorkloadDefaults(nodes_per_rack=2))
 
@@ -85,33 +96,11 @@ def test_nodes_have_gpus_models_and_racks_of_the_given_size(tmp_path: Path) -> N
     )
 
 
-def test_pods_are_sorted_by_creation_and_otherwise_keep_their_order(tmp_path: Path) -> None:
-    times = (("a", "109"), ("b", "101"), ("c", "109"), ("d", "101"))
-
-    workload = read(tmp_path, *(pod(name=name, creation_time=time) for name, time in times))
-
-    assert [application.name for application in workload.applications] == ["b", "d", "a", "c"]
-
-
-def test_columns_may_come_in_any_order_and_more_of_them_do_no_harm(tmp_path: Path) -> None:
-    nodes = ["model,extra,gpu,memory_mib,cpu_milli,sn", "T4,?,2,300,4000,n"]
-
-    workload = read(tmp_path, pod(), nodes=nodes)
-
-    assert workload.nodes == (NodeSpec("n", Resource(300, 4000, gpus=2), "/rack0", gpu_model="T4"),)
-
-
 def test_blank_lines_are_passed_over_but_counted(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match='found "-1"') as caught:
         read(tmp_path, "", pod(), "  ", pod(name="b", cpu_milli="-1"))
 
     assert caught.value.row == 5
-
-
-def test_quoted_cells_and_carriage_returns_are_read(tmp_path: Path) -> None:
-    workload = read(tmp_path, pod(name='"a,b"', qos='"LS"') + "\r")
-
-    assert [(application.name, application.queue) for application in workload.applications] == [("a,b", "LS")]
 
 
 BAD_CELLS = [
@@ -213,16 +202,13 @@ def test_header_has_each_column_once(tmp_path: Path, header: str, column: str, t
 
 
 @pytest.mark.parametrize("rows", [[], ["n,-1,1,0,"]])
-def test_node_list_has_nodes(tmp_path: Path, rows: list[str]) -> None:
+def test_lists_have_nodes_and_pods(tmp_path: Path, rows: list[str]) -> None:
+    with pytest.raises(WorkloadError, match="no pods in it"):
+        read(tmp_path)
     with pytest.raises(WorkloadError, match="no nodes in it") as caught:
         read(tmp_path, pod(), nodes=[NODES[0], *rows], skip_bad_rows=True)
 
     assert caught.value.path == tmp_path / "nodes.csv"
-
-
-def test_pod_list_has_pods(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="no pods in it"):
-        read(tmp_path)
 
 
 def test_skipped_rows_are_left_out_and_listed(tmp_path: Path) -> None:

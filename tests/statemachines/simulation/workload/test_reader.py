@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-import statemachines.simulation.workload as package
 from statemachines.simulation.workload import WorkloadError, read_workload
 
 from .samples import JOB, NODES, PODS
@@ -24,13 +22,6 @@ def folder_of(folder: Path, **files: str) -> Path:
 
 def names(path: Path) -> list[str]:
     return [application.name for application in read_workload(path).applications]
-
-
-def test_package_exports_exactly_its_dunder_all() -> None:
-    public = {name for name in vars(package) if name[0].isalpha()}
-    modules = {name for name in public if f"{package.__name__}.{name}" in sys.modules}
-
-    assert public - modules - {"annotations"} == set(package.__all__)
 
 
 @pytest.mark.parametrize("name", ["jobs.json", "jobs.csv", "jobs", "jobs.txt"])
@@ -93,13 +84,6 @@ def test_unknown_format_names_the_file_and_the_expected_formats(tmp_path: Path, 
         read_workload(tmp_path, skip_bad_rows=True)
 
 
-def test_mixed_formats_in_a_folder_are_refused(tmp_path: Path) -> None:
-    folder_of(tmp_path, jobs_json=SLS, pods_csv=PODS, nodes_csv=NODES)
-
-    with pytest.raises(WorkloadError, match=r"jobs.json is SLS JSON, nodes.csv is an openb node list, pods.csv is an"):
-        read_workload(tmp_path)
-
-
 def test_node_list_is_found_beside_a_pod_list(tmp_path: Path) -> None:
     folder_of(tmp_path, pods_csv=PODS, a_csv="x,y", nodes_csv="\n" + NODES, jobs_json=SLS, _n_csv=NODES)
     (tmp_path / "binary.csv").write_bytes(b"\xff\0")
@@ -108,35 +92,6 @@ def test_node_list_is_found_beside_a_pod_list(tmp_path: Path) -> None:
     workload = read_workload(tmp_path / "pods.csv")
 
     assert [node.host for node in workload.nodes] == ["n1", "n2"]
-
-
-def test_pod_list_needs_a_node_list(tmp_path: Path) -> None:
-    folder_of(tmp_path, pods_csv=PODS, more_csv=PODS.replace("pod-", "more-"))
-
-    with pytest.raises(WorkloadError, match=r"the folder that has both, or put the node list next to it, .*sn,cpu"):
-        read_workload(tmp_path / "pods.csv")
-    with pytest.raises(WorkloadError, match=r"pods, but no node list; put it in the folder, .*sn,cpu"):
-        read_workload(tmp_path)
-
-
-def test_several_node_lists_beside_a_pod_list_are_refused(tmp_path: Path) -> None:
-    folder_of(tmp_path, pods_csv=PODS, nodes1_csv=NODES, nodes2_csv=NODES)
-
-    with pytest.raises(WorkloadError, match=r"several node lists next to this pod list: nodes1.csv, nodes2.csv"):
-        read_workload(tmp_path / "pods.csv")
-
-
-def test_node_list_alone_is_rejected(tmp_path: Path) -> None:
-    folder_of(tmp_path, pods_csv=PODS, nodes_csv=NODES)
-
-    with pytest.raises(WorkloadError, match="a node list without pods"):
-        read_workload(tmp_path / "nodes.csv")
-
-
-@pytest.mark.parametrize("name", ["missing.json", "missing/jobs.json", "\0", "x" * 300])
-def test_path_that_cannot_be_read_is_reported(tmp_path: Path, name: str) -> None:
-    with pytest.raises(WorkloadError, match="cannot be read: "):
-        read_workload(tmp_path / name)
 
 
 def test_unreadable_file_and_folder_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,20 +107,6 @@ def test_unreadable_file_and_folder_are_reported(tmp_path: Path, monkeypatch: py
     for path in (tmp_path, tmp_path / "jobs.json"):
         with pytest.raises(WorkloadError, match="cannot be read: Permission denied"):
             read_workload(path)
-
-
-@pytest.mark.parametrize("content", [b"", b" \n\t\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
-def test_empty_file_is_reported(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "jobs.json"
-    path.write_bytes(content)
-
-    with pytest.raises(WorkloadError, match="empty; expected Hadoop SLS"):
-        read_workload(path)
-
-
-def test_folder_without_files_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"no \*\.csv or \*\.json files in this folder"):
-        read_workload(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +130,41 @@ def test_file_that_is_not_utf_8_is_reported_with_its_row(
     assert caught.value.row == row
 
 
-def test_empty_array_has_no_jobs(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="no jobs in it"):
-        read_workload(folder_of(tmp_path, jobs_json="[ ]"))
+BOTH = {"pods_csv": PODS, "nodes_csv": NODES}
+REFUSED: dict[str, tuple[dict[str, str], str, str]] = {  # the files, the path in their folder, and why
+    "several formats": (
+        {"jobs_json": SLS, **BOTH},
+        "",
+        "jobs.json is SLS JSON, nodes.csv is an openb node list, pods.csv is an",
+    ),
+    "pods without nodes": ({"pods_csv": PODS}, "pods.csv", "the folder that has both, or put the node list next to it"),
+    "pods without nodes in a folder": (
+        {"pods_csv": PODS},
+        "",
+        "pods, but no node list; put it in the folder, .*sn,cpu",
+    ),
+    "two node lists": (
+        {"pods_csv": PODS, "nodes1_csv": NODES, "nodes2_csv": NODES},
+        "pods.csv",
+        r"several node lists next to this pod list: nodes1.csv, nodes2.csv",
+    ),
+    "nodes alone": (BOTH, "nodes.csv", "a node list without pods"),
+    "no files": ({}, "", r"no \*\.csv or \*\.json files in this folder"),
+    "no jobs": ({"jobs_json": "[ ]"}, "", "no jobs in it"),
+    **{
+        f"an empty file {text!a}": ({"jobs_json": text}, "jobs.json", "empty; expected Hadoop SLS")
+        for text in ("", " \n\t\r\n", "\ufeff", "\ufeff\n")
+    },
+    **{
+        f"a path that cannot be read, {name[:9]!a}": ({}, name, "cannot be read: ")
+        for name in ("missing.json", "missing/jobs.json", "\0", "x" * 300)
+    },
+}
+
+
+@pytest.mark.parametrize(("files", "name", "why"), REFUSED.values(), ids=REFUSED)
+def test_refused(tmp_path: Path, files: dict[str, str], name: str, why: str) -> None:
+    folder_of(tmp_path, **files)
+
+    with pytest.raises(WorkloadError, match=why):
+        read_workload(tmp_path / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_job_becomes_an_application_with_absolute_container_times(tmp_path: Path
     first, second = application.containers
     assert (first.host, first.start_ms, first.duration_ms, first.priority, first.kind) == ("node1", 10, 20, 5, "reduce")
     assert (second.host, second.priority, second.kind) == (None, 20, "map")
-    assert workload.name == "jobs"
+    assert (workload.name, workload.container_count) == ("jobs", 3), "with that of the master"
 
 
 def test_missing_sizes_come_from_the_defaults(tmp_path: Path) -> None:
@@ -72,92 +73,63 @@ def test_missing_sizes_come_from_the_defaults(tmp_path: Path) -> None:
     assert workload.nodes == (NodeSpec("n", Resource(10240, 10000, gpus=1), "/r"),)
 
 
-@pytest.mark.parametrize("memory", ["memory-mb", "memory"])
-def test_given_sizes_win_over_the_defaults(tmp_path: Path, memory: str) -> None:
-    sized = task() | {f"container.{memory}": 2048, "container.vcores": 3}
-
-    workload = read(tmp_path, TOPOLOGY, job(job_tasks=[sized]) | {f"am.{memory}": 512, "am.vcores": 2})
-
-    application = workload.applications[0]
-    assert application.am_resource == Resource(512, 2000)
-    assert application.containers[0].resource == Resource(2048, 3000)
+def sized(memory: str) -> dict[str, Any]:
+    tasks = [task() | {f"container.{memory}": 2048, "container.vcores": 3}]
+    return job(job_tasks=tasks) | {f"am.{memory}": 512, "am.vcores": 2}
 
 
-def test_task_count_repeats_the_container(tmp_path: Path) -> None:
-    workload = read(tmp_path, TOPOLOGY, job(job_tasks=[task(count=3), task()]))
-
-    assert len(workload.applications[0].containers) == 4
-    assert workload.container_count == 5
-
-
-def test_job_count_makes_copies_with_suffixes(tmp_path: Path) -> None:
-    workload = read(tmp_path, TOPOLOGY, job(job_id="a", job_count=3))
-
-    assert [application.name for application in workload.applications] == ["a-1", "a-2", "a-3"]
-
-
-def test_jobs_without_an_id_are_counted_from_zero(tmp_path: Path) -> None:
-    workload = read(tmp_path, TOPOLOGY, job(), job(job_id=7), job())
-
-    assert [application.name for application in workload.applications] == ["0", "7", "2"]
-
-
-@pytest.mark.parametrize("key", ["duration.ms", "container.duration.ms"])
-def test_duration_stands_for_start_and_end(tmp_path: Path, key: str) -> None:
-    workload = read(tmp_path, TOPOLOGY, job(job_tasks=[{key: 70}]))
-
-    container = workload.applications[0].containers[0]
-    assert (container.start_ms, container.duration_ms) == (0, 70)
-
-
-def test_duration_wins_over_the_end(tmp_path: Path) -> None:
-    workload = read(tmp_path, TOPOLOGY, job(job_tasks=[task(duration_ms=70)]))
-
-    container = workload.applications[0].containers[0]
-    assert (container.start_ms, container.duration_ms) == (10, 70)
-
-
-def test_null_is_the_same_as_no_key_and_unknown_keys_are_ignored(tmp_path: Path) -> None:
-    odd = task(container_host=None, container_priority=None, container_execution_type="GUARANTEED", color=float("nan"))
-
-    workload = read(tmp_path, TOPOLOGY, job(job_id=None, job_end_ms=None, am_type="x", job_tasks=[odd]))
-
-    assert workload.applications[0].name == "0"
-    assert workload.applications[0].containers[0].priority == 20
+ODD = task(container_host=None, container_priority=None, container_execution_type="GUARANTEED", color=float("nan"))
+ORDER = [job(job_id=name, job_start_ms=start) for name, start in (("a", 9), ("b", 1), ("c", 9), ("d", 1))]
+READ: dict[str, tuple[list[dict[str, Any]], str, list[Any]]] = {  # the jobs, and what is seen of each, or its tasks
+    **{
+        f"a given size wins over the default: {key}": ([sized(key)], "am_resource", [Resource(512, 2000)])
+        for key in ("memory-mb", "memory")
+    },
+    **{
+        f"a given size of a task wins over the default: {key}": ([sized(key)], "each.resource", [Resource(2048, 3000)])
+        for key in ("memory-mb", "memory")
+    },
+    "the count of a task repeats its container": (
+        [job(job_tasks=[task(count=3), task(container_priority=1)])], "each.priority", [20, 20, 20, 1],
+    ),
+    "the count of a job makes copies with suffixes": ([job(job_id="a", job_count=3)], "name", ["a-1", "a-2", "a-3"]),
+    "jobs without an id are counted from zero": ([job(), job(job_id=7), job()], "name", ["0", "7", "2"]),
+    "jobs are sorted by submission and otherwise keep their order": (ORDER, "name", ["b", "d", "a", "c"]),
+    **{
+        f"a duration stands for start and end: {key}": (
+            [job(job_tasks=[{key: 70}])], "each.start_ms each.duration_ms", [(0, 70)],
+        )
+        for key in ("duration.ms", "container.duration.ms")
+    },
+    "a duration wins over the end": (
+        [job(job_tasks=[task(duration_ms=70)])], "each.start_ms each.duration_ms", [(10, 70)],
+    ),
+    "null is the same as no key, and unknown keys are ignored": (
+        [job(job_id=None, job_end_ms=None, am_type="x", job_tasks=[ODD])], "each.priority", [20],
+    ),
+    "a failed job runs its containers and then fails": (
+        [job(job_final_state="FAILED")], "outcome am_duration_ms", [(Outcome.FAILED, 0)],
+    ),
+    "a killed job lasts until it is killed": (
+        [job(job_final_state="KILLED", job_end_ms=99)], "outcome am_duration_ms kill_ms",
+        [(Outcome.FINISHED, None, 99)],
+    ),
+}  # fmt: skip
 
 
-def test_failed_job_runs_its_containers_and_then_fails(tmp_path: Path) -> None:
-    workload = read(tmp_path, TOPOLOGY, job(job_final_state="FAILED"))
+@pytest.mark.parametrize(("jobs", "what", "seen"), READ.values(), ids=READ)
+def test_read(tmp_path: Path, jobs: list[dict[str, Any]], what: str, seen: list[Any]) -> None:
+    applications: Any = read(tmp_path, TOPOLOGY, *jobs).applications
 
-    application = workload.applications[0]
-    assert (application.outcome, application.am_duration_ms) == (Outcome.FAILED, 0)
-
-
-def test_killed_job_lasts_until_it_is_killed(tmp_path: Path) -> None:
-    workload = read(tmp_path, TOPOLOGY, job(job_final_state="KILLED", job_end_ms=99))
-
-    application = workload.applications[0]
-    assert (application.outcome, application.am_duration_ms, application.kill_ms) == (Outcome.FINISHED, None, 99)
+    of = [task for each in applications for task in each.containers] if "each." in what else applications
+    assert [attrgetter(*what.replace("each.", "").split())(each) for each in of] == seen
 
 
-def test_applications_are_sorted_by_submission_and_otherwise_keep_their_order(tmp_path: Path) -> None:
-    jobs = [job(job_id=name, job_start_ms=start) for name, start in (("a", 9), ("b", 1), ("c", 9), ("d", 1))]
-
-    workload = read(tmp_path, TOPOLOGY, *jobs)
-
-    assert [application.name for application in workload.applications] == ["b", "d", "a", "c"]
-
-
-def test_array_of_objects_is_read_as_well(tmp_path: Path) -> None:
-    workload = read_text(tmp_path, json.dumps([TOPOLOGY, job(), job()], indent=2))
-
-    assert len(workload.applications) == 2
-
-
-def test_objects_may_follow_each_other_without_a_blank(tmp_path: Path) -> None:
-    workload = read_text(tmp_path, json.dumps(TOPOLOGY) + json.dumps(job()) + json.dumps(job()))
-
-    assert len(workload.applications) == 2
+@pytest.mark.parametrize(
+    "text", [json.dumps([TOPOLOGY, job(), job()], indent=2), json.dumps(TOPOLOGY) + json.dumps(job()) * 2]
+)
+def test_objects_may_be_in_an_array_or_follow_each_other_without_a_blank(tmp_path: Path, text: str) -> None:
+    assert len(read_text(tmp_path, text).applications) == 2
 
 
 BAD_VALUES = [
@@ -328,3 +300,98 @@ def test_example_of_hadoop_s_documentation_is_read() -> None:
     assert [application.name for application in workload.applications] == ["job_1", "job_2"]
     assert sum(len(application.containers) for application in workload.applications) == 5
     assert [node.host for node in workload.nodes] == ["node1", "node3", "node2"]
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def at(*hosts: str) -> dict[str, Any]:
+    """A job with one task, or one for each host."""
+    return job(job_tasks=[{"container.host": host, "duration.ms": 5} for host in hosts] or [{"duration.ms": 5}])
+
+
+def test_racks_list_nodes_with_sizes_of_their_own(tmp_path: Path) -> None:
+    racks = [
+        {"rack": "default-rack", "nodes": [{"node": "node1"}, {"node": "node2", "memory-mb": 64, "vcores": 2}]},
+        {"rack": "/r2", "nodes": [{"node": "node3", "gpus": 4}]},
+    ]
+
+    workload = read(tmp_path, *racks, at())
+
+    assert workload.nodes == (
+        NodeSpec("node1", Resource(10240, 10000), "/default-rack"),
+        NodeSpec("node2", Resource(64, 2000), "/default-rack"),
+        NodeSpec("node3", Resource(10240, 10000, gpus=4), "/r2"),
+    )
+
+
+def test_number_of_nodes_is_divided_evenly_over_the_racks(tmp_path: Path) -> None:
+    workload = read(tmp_path, {"num.nodes": 5, "num.racks": 2}, at())
+
+    places = [(node.host, node.rack) for node in workload.nodes]
+    assert places == [(f"node{number}", f"/rack{number % 2}") for number in range(5)]
+
+
+def test_topology_wins_over_hosts_and_a_host_outside_it_is_a_preference_only(tmp_path: Path) -> None:
+    workload = read(tmp_path, at("/r/elsewhere"), {"num.nodes": 1})
+
+    assert [node.host for node in workload.nodes] == ["node0"]
+    assert workload.applications[0].containers[0].host == "elsewhere"
+
+
+@pytest.mark.parametrize("name", ["n1", "/n1", "default-rack/n1", "/default-rack/n1"])
+def test_host_without_a_rack_is_in_the_default_rack(tmp_path: Path, name: str) -> None:
+    workload = read(tmp_path, at(name))
+
+    assert [(node.host, node.rack) for node in workload.nodes] == [("n1", "/default-rack")]
+
+
+BAD_NODES = [
+    ({"nodes": [{"node": "n1"}, {"node": "n1"}]}, "nodes[1].node", 'found "n1" again'),
+    ({"nodes": [{"node": "n0"}]}, "nodes[0].node", 'found "n0" again'),
+    ({"nodes": [{"name": "n1"}]}, "nodes[0].node", "found nothing, expected text"),
+    ({"nodes": [{"node": "/r/n1"}]}, "nodes[0].node", 'found "/r/n1", expected a name without /'),
+    ({"nodes": [{"node": "n1", "memory-mb": -1}]}, "nodes[0].memory-mb", "found -1"),
+    ({"nodes": [{"node": "n1", "vcores": 1.5}]}, "nodes[0].vcores", "found 1.5"),
+    ({"nodes": [{"node": "n1", "gpus": True}]}, "nodes[0].gpus", "found true"),
+    ({"nodes": [7]}, "nodes[0]", "found 7, expected an object"),
+    ({"nodes": []}, "nodes", "found an empty list"),
+    ({"nodes": [{"node": "n1"}], "rack": {}}, "rack", "found an object, expected text"),
+    ({"num.nodes": 0}, "num.nodes", "found 0, expected a whole number from 1"),
+    ({"num.nodes": 10**9}, "num.nodes", "found 1000000000, expected a whole number from 1 to 1000000"),
+    ({"num.nodes": 3, "num.racks": 0}, "num.racks", "found 0"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "column", "problem"), BAD_NODES)
+def test_bad_topology_is_reported(tmp_path: Path, nodes: dict[str, Any], column: str, problem: str) -> None:
+    with pytest.raises(WorkloadError, match=problem) as caught:
+        read(tmp_path, {"nodes": [{"node": "n0"}]}, nodes, at())
+
+    assert (caught.value.row, caught.value.column) == (2, column)
+
+
+def test_two_numbers_of_nodes_would_make_the_same_nodes_twice(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r'num.nodes: found "node0" again') as caught:
+        read(tmp_path, {"num.nodes": 3}, {"num.nodes": 2}, at())
+
+    assert (caught.value.row, caught.value.column) == (2, "num.nodes")
+
+
+def test_host_in_two_racks_is_refused_where_hosts_become_nodes(tmp_path: Path) -> None:
+    jobs = [at(name) for name in ("/r1/n1", "/r1/n2", "/r2/n1")]
+
+    with pytest.raises(WorkloadError, match='found "/r2/n1", but its host is in rack "/r1" already') as caught:
+        read(tmp_path, *jobs)
+
+    assert (caught.value.row, caught.value.column) == (3, "job.tasks[0].container.host")
+
+
+def test_workload_without_any_node_says_how_to_add_some(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r'add one, such as \{"num.nodes": 10, "num.racks": 2\}'):
+        read(tmp_path, at())
+
+
+def test_topology_alone_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"no jobs in it; expected objects with job.tasks"):
+        read(tmp_path, {"num.nodes": 2})
