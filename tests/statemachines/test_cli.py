@@ -193,37 +193,32 @@ def test_a_workload_without_nodes_needs_configured_ones(tmp_path: Path, monkeypa
         assert (done.code, "no node" in done.err) == (2, True), done.err
 
 
-def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rm.yaml").write_text("dispatcher: {queue_size: 3}")
-
-    done = run_here("run", "rm.yaml")
-
-    assert done.code == 2
-    assert done.err.startswith(
-        "dispatcher: rm.yaml, line 1, column 14: unknown key dispatcher.queue_size; allowed here: at_exit, batch_size,"
-    )
-    assert done.err.count("\n") == 1
-
-
-def test_queues_below_the_fifo_scheduler_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were ignored."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rm.yaml").write_text("scheduler: {kind: fifo, queues: [{name: a}]}")
-
-    done = run_here("run", "rm.yaml")
-
-    assert done.code == 2
-    assert "scheduler.queues: scheduler.kind fifo has one queue, default" in done.err
-
-
-def test_a_workload_in_place_of_a_configuration_is_named_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        (
+            "rm.yaml",
+            "dispatcher: {queue_size: 3}",
+            "rm.yaml, line 1, column 14: unknown key dispatcher.queue_size; allowed here: at_exit, batch_size,",
+        ),
+        # They were ignored.
+        (
+            "rm.yaml",
+            "scheduler: {kind: fifo, queues: [{name: a}]}",
+            "scheduler.queues: scheduler.kind fifo has one queue, default",
+        ),
+        ("jobs.json", JOBS + JOBS, "If it is a workload, name it under `workload:` in a configuration"),
+    ],
+    ids=["unknown key", "queues of FIFO", "a workload"],
+)
+def test_mistake_in_the_configuration_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("jobs.json").write_text(JOBS + JOBS)
+    Path(name).write_text(text)
 
-    done = run_here("run", "jobs.json")
+    done = run_here("run", name)
 
-    assert done.code == 2
-    assert "If it is a workload, name it under `workload:` in a configuration" in done.err
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("dispatcher: ")
+    assert problem in done.err

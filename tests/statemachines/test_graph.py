@@ -6,69 +6,17 @@ import csv
 import io
 import shutil
 import subprocess
-from enum import Enum, auto
-from typing import Any
 
 import pytest
 
-from statemachines import StateMachineFactory
-
 from ..kit.commands import run_here
 from .test_tables import ABSORBING as MACHINES
-
-
-class S(Enum):
-    NEW = auto()
-    UP = auto()
-    DOWN = auto()
-
-
-class E(Enum):
-    START = auto()
-    RESTART = auto()
-    CHECK = auto()
-
-
-def choose(operand: Any, event: Any) -> S:
-    return S.UP
-
-
-FACTORY: StateMachineFactory[S, Any] = (
-    StateMachineFactory[S, Any](S.NEW, "Thing")
-    .add_transition(S.NEW, S.UP, [E.START, E.RESTART])
-    .add_transition(S.UP, {S.UP, S.DOWN}, E.CHECK, choose)
-)
-THING = f"{__name__}:FACTORY"
 
 
 def drawn(machine: str, format: str) -> str:
     done = run_here("graph", machine, "--format", format)
     assert (done.code, done.err) == (0, "")
     return done.out
-
-
-def test_csv_has_a_row_per_pair_with_sorted_targets() -> None:
-    assert drawn(THING, "csv") == (
-        "from_state,event,to_states,arc\nNEW,START,UP,single\nNEW,RESTART,UP,single\nUP,CHECK,DOWN|UP,multiple\n"
-    )
-
-
-def test_dot_has_an_edge_per_pair_of_states() -> None:
-    assert drawn(THING, "dot") == (
-        'digraph "Thing" {\n'
-        "  rankdir=LR;\n"
-        "  node [shape=box, style=rounded];\n"
-        '  "NEW" -> "UP" [label="START\\nRESTART"];\n'
-        '  "UP" -> "UP" [label="CHECK"];\n'
-        '  "UP" -> "DOWN" [label="CHECK"];\n'
-        "}\n"
-    )
-
-
-def test_mermaid_has_an_arrow_per_pair_of_states() -> None:
-    assert drawn(THING, "mermaid") == (
-        "stateDiagram-v2\n  [*] --> NEW\n  NEW --> UP: START, RESTART\n  UP --> UP: CHECK\n  UP --> DOWN: CHECK\n"
-    )
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -8,10 +8,6 @@ from hypothesis import strategies as st
 from statemachines.heap import LazyHeap
 
 
-def test_empty_heap_has_no_first() -> None:
-    assert LazyHeap[str](len).first() is None
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from(["set", "discard", "look"]))))
 def test_first_is_the_least_whatever_became_of_the_keys(steps: list[tuple[int, int, str]]) -> None:
     keys: dict[int, tuple[int, int]] = {}

@@ -224,31 +224,44 @@ def test_mistakes_are_told_when_the_table_is_made(declare: Callable[[], Factory]
 
 DRAWN = (
     StateMachineFactory[State, Door](S.SHUT, "Door")
-    .add_transition(S.SHUT, S.OPEN, E.PUSHED)
+    .add_transition(S.SHUT, S.OPEN, [E.PUSHED, E.CLOSED])
     .add_transition(S.OPEN, S.SHUT, E.LEFT_OPEN)
     .add_transition(S.SHUT, S.LOCKED, E.LOCKED, guard=has_key)
+    .add_transition(S.OPEN, {S.SHUT, S.OPEN}, E.KNOCKED, lambda door, event: S.OPEN)
     .on_entry(S.OPEN, says("creak"))
     .timeout(S.OPEN, 30, E.LEFT_OPEN)
 )
 
 
-def test_tables_and_drawings_show_guards_timeouts_and_hooks() -> None:
+def test_tables_have_a_row_for_each_pair_and_drawings_an_arrow_with_guards_timeouts_and_hooks() -> None:
     table, diagram, dot = (drawn(f"{__name__}:DRAWN", form).splitlines() for form in ("csv", "mermaid", "dot"))
     assert table == [
         "from_state,event,to_states,arc,guard,after_s",
         "SHUT,PUSHED,OPEN,single,,",
+        "SHUT,CLOSED,OPEN,single,,",
         "OPEN,LEFT_OPEN,SHUT,single,,30",
         "SHUT,LOCKED,LOCKED,single,has_key,",
+        "OPEN,KNOCKED,OPEN|SHUT,multiple,,",
     ]
     assert diagram == [
         "stateDiagram-v2",
         "  [*] --> SHUT",
-        "  SHUT --> OPEN: PUSHED",
-        "  OPEN --> SHUT: LEFT_OPEN after 30 s",
+        "  SHUT --> OPEN: PUSHED, CLOSED",
+        "  OPEN --> SHUT: LEFT_OPEN after 30 s, KNOCKED",
         "  SHUT --> LOCKED: LOCKED [has_key]",
+        "  OPEN --> OPEN: KNOCKED",
         "  note right of OPEN",
         "    entry / creak",
         "  end note",
     ]
-    assert '  "OPEN" [label="OPEN\\nentry / creak"];' in dot
-    assert '  "OPEN" -> "SHUT" [label="LEFT_OPEN after 30 s"];' in dot
+    assert dot == [
+        'digraph "Door" {',
+        "  rankdir=LR;",
+        "  node [shape=box, style=rounded];",
+        '  "OPEN" [label="OPEN\\nentry / creak"];',
+        '  "SHUT" -> "OPEN" [label="PUSHED\\nCLOSED"];',
+        '  "OPEN" -> "SHUT" [label="LEFT_OPEN after 30 s\\nKNOCKED"];',
+        '  "SHUT" -> "LOCKED" [label="LOCKED [has_key]"];',
+        '  "OPEN" -> "OPEN" [label="KNOCKED"];',
+        "}",
+    ]

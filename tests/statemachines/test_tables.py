@@ -90,6 +90,9 @@ def test_exported_table_reads_back_as_the_rows_of_its_machine(machine: str) -> N
         (row.from_state.name, row.event.name, {state.name for state in row.to_states}, row.arc)
         for row in FACTORIES[machine].transitions()
     ]
+    states = [state.name for state in type(FACTORIES[machine].initial_state)]
+    places = [states.index(row["from_state"]) for row in read]
+    assert places == sorted(places), "in the order of the states"
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
