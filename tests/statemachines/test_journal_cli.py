@@ -11,10 +11,10 @@ import pytest
 
 from dispatcher.journal import EVENTS
 from statemachines.journal_cli import LISTED, REMARKS_SHOWN, format_time, parse_moment
-from statemachines.time_travel import Moment
 
 from ..kit.commands import Ended, run_here
 from .simulation.replays import app, node, run, task, workload
+from .test_time_travel import Moment
 
 S = 1_000_000_000
 

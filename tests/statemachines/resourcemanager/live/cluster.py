@@ -18,15 +18,33 @@ from unittest import mock
 
 from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer
-from statemachines.resourcemanager.events import rmapp, rmappattempt, rmcontainer, rmnode, scheduler, services
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    Resource,
+    ResourceManager,
+    RMAppAttemptEventType,
+    RMAppEventType,
+    RMContainer,
+    RMContainerEventType,
+    RMNodeEventType,
+)
 from statemachines.resourcemanager.resource_manager import make_scheduler
-from statemachines.resourcemanager.statestore.store import RMStateStoreState
 from statemachines.simulation.agenda import Agenda, ScheduledCall
 from statemachines.simulation.workload import NodeSpec
 
 from ...simulation.replays import TIMEOUT_S, config
-from ..inner import FINAL_STATES, MemoryRMStateStore, NodeManagers, RMContext, RMStateStoreEvent
+from ..inner import (
+    FINAL_STATES,
+    AMLauncherEventType,
+    MemoryRMStateStore,
+    NodeManagers,
+    NodesListManagerEventType,
+    RMAppManagerEventType,
+    RMContext,
+    RMStateStoreEvent,
+    RMStateStoreEventType,
+    SchedulerEventType,
+)
 from ..machines.course import HOSTS, QUEUES, Noting
 from . import promises
 from .daemons import HEARTBEAT_MS, Master, Node, Plan, suppressed
@@ -37,15 +55,15 @@ MOST_EVENTS = 30_000  # far more than any course needs
 CHECKED_EVERY = 10  # events
 SETTLE_MS = 120_000
 EVENT_TYPES = [
-    rmapp.RMAppEventType,
-    rmappattempt.RMAppAttemptEventType,
-    rmcontainer.RMContainerEventType,
-    rmnode.RMNodeEventType,
-    scheduler.SchedulerEventType,
-    services.AMLauncherEventType,
-    services.RMStateStoreEventType,
-    services.RMAppManagerEventType,
-    services.NodesListManagerEventType,
+    RMAppEventType,
+    RMAppAttemptEventType,
+    RMContainerEventType,
+    RMNodeEventType,
+    SchedulerEventType,
+    AMLauncherEventType,
+    RMStateStoreEventType,
+    RMAppManagerEventType,
+    NodesListManagerEventType,
 ]
 
 
@@ -84,7 +102,7 @@ class LateStore(MemoryRMStateStore):
         super().__init__()
         if before is not None:
             self.__dict__.update(before.__dict__)
-            self._store_state = RMStateStoreState.ACTIVE
+            self._store_state = MemoryRMStateStore().store_state
         self.refuses = False
         """New applications, as a full disk does that has room for small changes."""
         self.fails = False
@@ -101,11 +119,11 @@ class LateStore(MemoryRMStateStore):
 
     def _write(self) -> None:
         event = self._asked.popleft()
-        if self._store_state is RMStateStoreState.FENCED:
+        if self._store_state.name == "FENCED":
             return
         if self.fails or (self.refuses and event.type._name_ == "STORE_APP"):
             self._fail(event, OSError("no space left on device"))
-            if self._store_state is RMStateStoreState.FENCED:
+            if self._store_state.name == "FENCED":
                 self.cluster.kill()  # instead of the stop that follows, which would let time pass until its end
         else:
             super().handle(event)
@@ -255,7 +273,7 @@ class LiveCluster(NodeManagers):
             assert self._is_over.wait(TIMEOUT_S), "it does not come to an end"
         assert manager.dispatcher.wait_for_service_to_stop(TIMEOUT_S)
         failure = manager.dispatcher.failure_cause
-        if failure is not None and self.store.store_state is not RMStateStoreState.FENCED:
+        if failure is not None and self.store.store_state.name != "FENCED":
             self.problems.append(f"the resource manager failed: {failure!r}")
             self._has_ended = True
         if failed := manager.dispatcher.stats().failed:

@@ -79,6 +79,13 @@ class NodeStage(MachineStage):
         """A container that has not been launched yet."""
         self.workshop.container("ACQUIRED")
 
+    def do_reconnect(self, capacity: Resource, apps: str = "") -> None:
+        spec, running = NodeSpec("node1", capacity), (apps,) if apps else ()
+        self.entity.handle(event_for(self.entity, "RECONNECTED", spec=spec, running_apps=running))
+
+    def do_watched(self) -> None:
+        self.workshop.context.nm_liveliness_monitor.register(NODE)
+
     def do_expiring(self) -> None:
         self.workshop.context.container_allocation_expirer.register(TASK)
 
@@ -159,6 +166,32 @@ SCENARIOS = {
     ),
     "an ended application no longer runs here": (
         RUNS + f"report launched 2 | CLEANUP_APP -> entity.running_apps ; entity.apps_to_clean {APP}"
+    ),
+    "the timeout of a decommissioning can be changed": (
+        "node RUNNING | GRACEFUL_DECOMMISSION about=60 -> entity.decommission_timeout_s 60"
+        "| GRACEFUL_DECOMMISSION about=None -> state DECOMMISSIONING ; entity.decommission_timeout_s None"
+    ),
+    "a node is decommissioned when its last application has ended": (
+        RUNS + "report launched 2 | GRACEFUL_DECOMMISSION | report finished 2 -> state DECOMMISSIONING | CLEANUP_APP"
+        "| report -> state DECOMMISSIONED"
+    ),
+    "a node that leaves is no longer expected to report": (
+        "node RUNNING | watched -> in_nm_liveliness_monitor True | SHUTDOWN -> in_nm_liveliness_monitor False"
+    ),
+    **{
+        f"the scheduler hears of the new capacity of a node that is {state}": (
+            f"node {state} | RESOURCE_UPDATE about=16384x16000 -> entity.capacity 16384x16000"
+            f"; NODE_RESOURCE_UPDATE.entity {NODE} ; NODE_RESOURCE_UPDATE.capacity 16384x16000"
+        )
+        for state in ("RUNNING", "DECOMMISSIONING")
+    },
+    "a restarted node has nothing of before, and its new capacity": (
+        RUNS + "report launched 2 | reconnect capacity=16384x16000 -> entity.capacity 16384x16000"
+        "; entity.spec.capacity 16384x16000 ; containers ; entity.running_apps ; pulled"
+    ),
+    "a node that reconnects while it is emptied keeps its new capacity": (
+        RUNS + f"GRACEFUL_DECOMMISSION | reconnect capacity=16384x16000 apps={APP} | RECOMMISSION"
+        "-> entity.capacity 16384x16000"
     ),
     **{
         f"clean-ups of a node that is {state} wait for its next heartbeat": (
@@ -251,16 +284,6 @@ def test_container_is_notified_of_the_size_that_its_node_reports(workshop: Works
 # -- capacity and emptying --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "DECOMMISSIONING"])
-def test_scheduler_is_notified_of_a_new_capacity(workshop: Workshop, state: str) -> None:
-    node = workshop.node(state)
-
-    node.handle(event_for(node, "RESOURCE_UPDATE", about=LARGER))
-
-    (update,) = workshop.posted.events
-    assert (node.capacity, update.entity, update.capacity) == (LARGER, NODE, LARGER)
-
-
 @pytest.mark.parametrize("state", ["NEW", "UNHEALTHY", "LOST", "REBOOTED", "DECOMMISSIONED", "SHUTDOWN"])
 def test_new_capacity_of_a_node_that_is_not_in_use_is_kept_with_a_warning(
     workshop: Workshop, state: str, caplog: pytest.LogCaptureFixture
@@ -289,48 +312,11 @@ def test_scheduler_is_told_that_a_node_drains_and_of_its_capacity_then(workshop:
     assert timeouts_s == [60, 60, None]
 
 
-def test_timeout_of_a_decommissioning_can_be_changed(node: RMNode) -> None:
-    node.handle(event_for(node, "GRACEFUL_DECOMMISSION", about=60))
-
-    node.handle(event_for(node, "GRACEFUL_DECOMMISSION", about=None))
-
-    assert (node.state.name, node.decommission_timeout_s) == ("DECOMMISSIONING", None)
-
-
-def test_node_is_decommissioned_when_its_last_application_has_ended(workshop: Workshop, node: RMNode) -> None:
-    report(node, launched=(TASK,))
-    node.handle(event_for(node, "GRACEFUL_DECOMMISSION"))
-    report(node, finished=(ContainerStatus(TASK, 0),))
-    assert node.state.name == "DECOMMISSIONING"
-
-    node.handle(event_for(node, "CLEANUP_APP", about=APP))
-    report(node)
-
-    assert (node.state.name, workshop.context.inactive_nodes) == ("DECOMMISSIONED", {NODE: node})
-
-
-def test_node_that_leaves_is_no_longer_expected_to_report(workshop: Workshop, node: RMNode) -> None:
-    workshop.context.nm_liveliness_monitor.register(NODE)
-
-    node.handle(event_for(node, "SHUTDOWN"))
-
-    assert NODE not in workshop.context.nm_liveliness_monitor
-
-
 # -- reconnection -----------------------------------------------------------------------------------------------------
 
 
 def reconnect(node: RMNode, spec: NodeSpec = SPEC, **more: Any) -> None:
     node.handle(event_for(node, "RECONNECTED", spec=spec, **more))
-
-
-def test_restarted_node_is_added_again_with_its_new_capacity(workshop: Workshop, node: RMNode) -> None:
-    report(node, launched=(TASK,))
-
-    reconnect(node, NodeSpec("node1", LARGER))
-
-    assert (node.capacity, node.spec.capacity) == (LARGER, LARGER)
-    assert (node.containers, node.running_apps, node.pull_updates()) == (set(), set(), [])
 
 
 def test_other_node_manager_on_the_same_port_is_another_node(workshop: Workshop, node: RMNode) -> None:
@@ -361,12 +347,3 @@ def test_reconnected_node_keeps_its_containers(workshop: Workshop, node: RMNode)
     assert (node.containers, node.running_apps, node.apps_to_clean) == ({MASTER}, {APP}, ["application_0_0009"])
     assert (workshop.context.nodes, node.capacity, node.spec.http_port) == ({NODE: node}, LARGER, 9042)
     assert workshop.posted.events[-1].capacity == LARGER
-
-
-def test_node_that_reconnects_while_it_is_emptied_keeps_its_new_capacity(node: RMNode) -> None:
-    node.handle(event_for(node, "GRACEFUL_DECOMMISSION"))
-    reconnect(node, NodeSpec("node1", LARGER), running_apps=(APP,))
-
-    node.handle(event_for(node, "RECOMMISSION"))
-
-    assert node.capacity == LARGER

@@ -71,13 +71,13 @@ def waits(text: str) -> dict[str, Wait]:
 
 
 NODES = """
-no node has enough free: node n1 17000x9000 | node n17 20000x9000 | app h x | ask h 8000x1000!n1 8000x1000!n17 | ask x
-        16384x2000 => end h1 h2 -> count:x 1
+no node has enough free: node n1 17000x9000 | node n17 20000x9000 | app h x | ask h 8000x1000!n1 8000x1000!n17
+        | ask x 16384x2000 => end h1 h2 -> count:x 1
     NO_ROOM: no node has 16,384 MB free; the closest, n17:45454, has 12,000 MB
 no node has enough free of two types: node n1 | app h x | ask h 5 | ask x 10 => end h1 -> x n1
     NO_ROOM: no node has 10 MB and 0.01 vcores free; the closest, n1:45454, has 5 MB and 0.005 vcores
-each type is free somewhere but not together: node n1 20000x1000 | node n2 10000x9000 | node n3 30000x9000 | app h x |
-        ask h 25000x1000 | ask x 16384x2000 => end h1 -> x n3
+each type is free somewhere but not together: node n1 20000x1000 | node n2 10000x9000 | node n3 30000x9000 | app h x
+        | ask h 25000x1000 | ask x 16384x2000 => end h1 -> x n3
     NO_ROOM: no node has 16,384 MB and 2 vcores free at once; the closest, n3:45454, has 5,000 MB
 no node could ever take it: node n1 8192x9000 | app x | ask x 16384x2000 => node n2 20000x9000 -> x n2
     NEVER_FITS: no node could ever take it: it needs 16,384 MB, and the largest, n1:45454, has 8,192 MB in all
@@ -134,24 +134,24 @@ its queue is at its limit: app x@research | ask x 30720x1000*3 => end x1 -> coun
 [user_limit_factor=0.5] its user is beyond the limit: app x@research | ask x 10240x1000*5 => end x1 -> count:x 4 ; waits
     USER_LIMIT: user ann has used 40,960 MB in queue root.research, where the limit of a user is 30,720 MB with 1
         active user
-[maximum_am_resource_percent=10] masters use their share: app p x@research am_resource=6144x1000 | ask p 6144x1000 |
-        ask x 6144x1000 => stop p -> count:x 1
+[maximum_am_resource_percent=10] masters use their share: app p x@research am_resource=6144x1000 | ask p 6144x1000
+        | ask x 6144x1000 => stop p -> count:x 1
     AM_LIMIT: the masters of queue root.research have used 6,144 MB of the 6,144 MB that they may use, 10 % of its
         maximum; this application's master needs 6,144 MB
-[maximum_am_resource_percent=10] masters use their share, and others come first: app p q x@research
-        am_resource=6144x1000 | ask p 6144x1000 | ask q 6144x1000 | ask x 6144x1000 => stop p -> x | stop q -> count:x
-        1
+[maximum_am_resource_percent=10] masters use their share, and others come first:
+        app p q x@research am_resource=6144x1000 | ask p 6144x1000 | ask q 6144x1000
+        | ask x 6144x1000 => stop p -> x | stop q -> count:x 1
     AM_LIMIT: the masters of queue root.research have used 6,144 MB of the 6,144 MB that they may use, 10 % of its
         maximum; this application's master needs 6,144 MB, and other applications come first
 # One user at the limit does not hold up the next.
-[maximum_am_resource_percent=50 minimum_user_limit_percent=20 user_limit_factor=0.5] masters of its user use their
-        part: app p x@research am_resource=10240x1000 | app o@research user=bob am_resource=10240x1000 | ask p
-        10240x1000 | ask x 10240x1000 | ask o 10240x1000 -> count:o 1 => stop p -> count:x 1
+[maximum_am_resource_percent=50 minimum_user_limit_percent=20 user_limit_factor=0.5] masters of its user use their part:
+        app p x@research am_resource=10240x1000 | app o@research user=bob am_resource=10240x1000 | ask p 10240x1000
+        | ask x 10240x1000 | ask o 10240x1000 -> count:o 1 => stop p -> count:x 1
     USER_AM_LIMIT: the masters of user ann have used 10,240 MB of the 15,360 MB that one user's may use in queue
         root.research; this application's master needs 10,240 MB
-[maximum_am_resource_percent=60 minimum_user_limit_percent=10] fewer active users let masters start: app b@research
-        user=bob am_resource=1 | app a@research am_resource=1 | ask b 1000000x1 | ask a 1000000x1 | app p x@research
-        am_resource=10240x1000 | ask p 10240x1000 | ask x 10240x1000 => stop b -> count:x 1
+[maximum_am_resource_percent=60 minimum_user_limit_percent=10] fewer active users let masters start:
+        app b@research user=bob am_resource=1 | app a@research am_resource=1 | ask b 1000000x1 | ask a 1000000x1
+        | app p x@research am_resource=10240x1000 | ask p 10240x1000 | ask x 10240x1000 => stop b -> count:x 1
     USER_AM_LIMIT: the masters of user ann have used 10,241 MB of the 18,432 MB that one user's may use in queue
         root.research; this application's master needs 10,240 MB
 its queue may not use the partition: node g1 102400x100000 partition=gpu | app x@b | ask x 1#gpu
