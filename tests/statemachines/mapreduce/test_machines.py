@@ -15,7 +15,6 @@ from statemachines.mapreduce import (
     Observation,
     TaskAttemptEventType,
     TaskEventType,
-    TaskStateInternal,
 )
 
 EVENT_TYPES: dict[str, type[Enum]] = {
@@ -44,21 +43,6 @@ def test_each_event_is_followed_to_what_the_table_declares_and_else_refused(mach
             with pytest.raises(InvalidStateTransitionError):
                 follower.do_transition(event_type, Observation(event_type, seen))
             assert follower.current_state is state
-
-
-def test_machine_follows_a_task_whose_map_output_was_lost() -> None:
-    S, E = TaskStateInternal, TaskEventType
-    seen = [
-        Observation(E.T_SCHEDULE, S.SCHEDULED),
-        Observation(E.T_ATTEMPT_LAUNCHED, S.RUNNING),
-        Observation(E.T_ATTEMPT_SUCCEEDED, S.SUCCEEDED),
-        Observation(E.T_ATTEMPT_KILLED, S.SCHEDULED),
-    ]
-    task = FACTORIES["MRTask"].make("task_1")
-
-    states = [task.do_transition(observation.type, observation) for observation in seen]
-
-    assert states == [observation.to_state for observation in seen]
 
 
 @pytest.mark.parametrize("machine", FACTORIES)

@@ -11,6 +11,7 @@ import pytest
 from statemachines.resourcemanager import QueueInfo
 from statemachines.simulation.queues import derived_queues, in_words
 
+from ..resourcemanager.inner import EXIT_PREEMPTED
 from .replays import Journal, app, node, run, task, workload
 
 FREE = {"user_limit_factor": 100, "maximum_am_resource_percent": 20}
@@ -92,3 +93,26 @@ def test_without_configured_queues_the_workload_s_own_take_all_applications(tmp_
     many = derived_queues(workload(node("n1"), *(app(f"app-{n}", queue=f"q{n}") for n in range(1234))))
     assert in_words(many).endswith("own: q0, q1, q2, q3, q4, q5, q6, q7, q8, q9 and 1,224 more")
     assert run(workload(node("n1"), app("a", queue="a")), scheduler={"kind": "fifo"}).derived_queues == ()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("heartbeat_interval_ms", [0, 1000])
+def test_preempted_containers_run_again_and_every_application_ends(tmp_path: Path, heartbeat_interval_ms: int) -> None:
+    queues = [{"name": name, "capacity": 50, "user_limit_factor": 2} for name in "ab"]
+    preemption = {"enabled": True, "natural_termination_factor": 1, "total_preemption_per_round": 1}
+    settings = capacity(*queues, maximum_am_resource_percent=50, preemption=preemption)
+    long, short = tuple([task(600_000)] * 9), tuple([task(30_000)] * 3)
+    work = workload(node("n1"), app("long", 0, tasks=long, queue="a"), app("short", 60_000, tasks=short, queue="b"))
+    simulation = {"heartbeat_interval_ms": heartbeat_interval_ms}
+
+    replays = [run(work, tmp_path / name, simulation=simulation, **settings) for name in ("1", "2")]
+
+    first, second = (Journal(tmp_path / name) for name in ("1", "2"))
+    assert replays[0].progress().applications_by_state == {"FINISHED": 2}
+    apps = {each.submission.name: each for each in replays[0].manager.context.apps.values()}
+    short_end_ms, preempted = apps["short"].finish_ms, apps["long"].attempts[0].preempted.count
+    assert preempted > 0
+    assert short_end_ms is not None
+    assert short_end_ms < 60_000 + 120_000  # long before the first task of the other ends
+    assert len(first.events) == len(second.events)
+    assert EXIT_PREEMPTED == -102

@@ -14,8 +14,9 @@ from dispatcher.mailbox import ManualClock
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig, RMNodeEventType
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload, read_workload
 
+from ...kit import until
 from ...kit.commands import ROOT
-from ..resourcemanager.inner import RMAppManagerEventType
+from ..resourcemanager.inner import RMAppManagerEventType, SimulatedCluster
 
 pytestmark = pytest.mark.long
 
@@ -206,3 +207,38 @@ def test_virtual_time_knows_neither_speed_nor_repetition() -> None:
 
     assert len(ends.apps) == 1
     assert clock.current_processing_time() >= 5000
+
+
+# -- a resource manager that falls behind -----------------------------------------------------------------------------
+
+MOST_QUEUED = 50
+
+
+def test_daemons_wait_while_many_events_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They called all the same, in mails that precede events: the longer the queue, the fewer events were handled."""
+    monkeypatch.setattr("statemachines.simulation.cluster.MOST_QUEUED", MOST_QUEUED)
+    nodes = tuple(NodeSpec(f"node{number}", Resource(8192, 8000)) for number in range(20))
+    config = ResourceManagerConfig.model_validate({"metrics": {"enabled": False}, "nm_heartbeat_interval_ms": 1})
+    manager = ResourceManager(config, node_managers=SimulatedCluster)
+    manager.bring(Workload("nodes", nodes, ()))
+    agenda, queue_size = SimulatedCluster.of(manager).agenda, manager.dispatcher.queue_size
+
+    def is_full() -> bool:
+        agenda.expire_due()
+        return queue_size() >= MOST_QUEUED
+
+    def fall_behind() -> tuple[int, int]:
+        """On the handler thread, which handles no event meanwhile; returns the queue's lengths before and after."""
+        until(is_full, "a long queue")
+        before = queue_size()
+        until(lambda: int(agenda.next_deadline_ms() or 0) < manager.context.now_ms(), "more is due")
+        agenda.expire_due()
+        return before, queue_size()
+
+    with manager:
+        until(lambda: len(manager.clients.get_cluster_nodes({"RUNNING"})) == len(nodes), "all nodes run")
+        before, after = manager.context.call(fall_behind)
+        handled = manager.dispatcher.stats().handled
+        until(lambda: manager.dispatcher.stats().handled > handled + 10 * len(nodes), "heartbeats go on")
+
+    assert before == after
