@@ -3,12 +3,13 @@
     kill_daemon_of_entities.py FOLDER JOURNALS KILLS SEED MOST_PARTITIONS
 
 With MOST_PARTITIONS 0, each daemon has an AsyncDispatcher; otherwise a MultiDispatcher of up to so many partitions, of
-another number in each life. Each daemon is a fork of this process, which has no threads. Orders have a plain handler,
-parcels an `async def`, which makes its transitions in any way that one may. The table of both is a straight line, so a
-transition that is lost or made twice refuses the next event. Their data has the steps that they have made, and comes
-back with the state to which these have led. Producers log each step of an entity that was accepted, and a life goes on
-with the entities of the one before. In the end, a journal that keeps its rows has each event once, with its transition.
-Prints the accounts as a JSON object.
+another number in each life. Each daemon is a fork of this process, which has no threads. Orders and crates have a plain
+handler, parcels and pallets an `async def`, which makes its transitions in any way that one may. The table of all is a
+straight line, so a transition that is lost or made twice refuses the next event. The data of orders and parcels has the
+steps that they have made, and comes back with the state to which these have led; their machines tell a recorder of each
+step. Those of crates and pallets, which have no data, count by themselves. Producers log each step of an entity that
+was accepted, and a life goes on with the entities of the one before. In the end, a journal that keeps its rows has each
+event once, with its transition. Prints the accounts as a JSON object.
 """
 
 from __future__ import annotations
@@ -55,27 +56,50 @@ class Parcel(Enum):
     STEP = 1
 
 
+class Crate(Enum):
+    STEP = 1
+
+
+class Pallet(Enum):
+    STEP = 1
+
+
 @dataclass
-class OrderEvent:
+class StepEvent:
+    entity: str
+
+    @property
+    def lock_key(self) -> str:
+        return self.entity
+
+
+@dataclass
+class OrderEvent(StepEvent):
     type: Order
-    entity: str
-
-    @property
-    def lock_key(self) -> str:
-        return self.entity
 
 
 @dataclass
-class ParcelEvent:
+class ParcelEvent(StepEvent):
     type: Parcel
-    entity: str
-
-    @property
-    def lock_key(self) -> str:
-        return self.entity
 
 
-KINDS: dict[str, Any] = {"Order": (Order, OrderEvent), "Parcel": (Parcel, ParcelEvent)}
+@dataclass
+class CrateEvent(StepEvent):
+    type: Crate
+
+
+@dataclass
+class PalletEvent(StepEvent):
+    type: Pallet
+
+
+KINDS: dict[str, Any] = {
+    "Order": (Order, OrderEvent),
+    "Parcel": (Parcel, ParcelEvent),
+    "Crate": (Crate, CrateEvent),
+    "Pallet": (Pallet, PalletEvent),
+}
+WITH_DATA = ("Order", "Parcel")
 hooks = 0
 """Calls of hooks; the handler threads add."""
 
@@ -111,7 +135,7 @@ def entities_of(
         journal=journal,
         ends={State.ENDED},
         begins={KINDS[machine][0].STEP},
-        data=Steps,
+        data=Steps if machine in WITH_DATA else None,
         snapshot_transitions=10 if isinstance(journal, PartitionedJournal) else 40,
     )
 
@@ -135,7 +159,7 @@ def compare_with_rows(path: Path, restored: dict[str, Entities[State, Thing]]) -
 
 def compare_with_data(restored: dict[str, Entities[State, Thing]]) -> None:
     """Each entity has the data that its state belongs to."""
-    for each in restored.values():
+    for each in map(restored.__getitem__, WITH_DATA):
         for entity in each:
             made, state = each.get(entity).data.made, each.state(entity)
             assert made == state.value, f"{entity} has made {made} steps in its data, and is in {state}"
@@ -191,13 +215,13 @@ def live(folder: Path, life: int, ready: int, partitions: int, *, keeps_rows: bo
         compare_with_rows(path, entities)
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
-    def move(event: ParcelEvent) -> None:
-        entities["Parcel"].handle(event)
+    def move(event: ParcelEvent | PalletEvent) -> None:
+        entities[type(event.type).__name__].handle(event)
 
-    async def move_in_task(event: ParcelEvent) -> None:
+    async def move_in_task(event: ParcelEvent | PalletEvent) -> None:
         move(event)
 
-    async def move_parcel(event: ParcelEvent) -> None:
+    async def move_somehow(event: ParcelEvent | PalletEvent) -> None:
         ways = ["on the loop", "in a task", "in a thread", "in mail" if not partitions else "in a task"]
         if random.random() < 0.7:
             await asyncio.sleep(0)
@@ -215,10 +239,12 @@ def live(folder: Path, life: int, ready: int, partitions: int, *, keeps_rows: bo
             await asyncio.sleep(0)
 
     dispatcher.register(Order, entities["Order"], events=OrderEvent)
-    dispatcher.register(Parcel, move_parcel, events=ParcelEvent)
+    dispatcher.register(Crate, entities["Crate"], events=CrateEvent)
+    dispatcher.register(Parcel, move_somehow, events=ParcelEvent)
+    dispatcher.register(Pallet, move_somehow, events=PalletEvent)
 
     def produce(machine: str, begun: Iterable[tuple[str, int]]) -> None:
-        type, event_class = KINDS[machine]
+        kind, event_class = KINDS[machine]
         log = os.open(folder / "accepted.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         left, made, posts = dict(begun), 0, 0
         while not is_last or posts < 20:
@@ -227,7 +253,7 @@ def live(folder: Path, life: int, ready: int, partitions: int, *, keeps_rows: bo
                 left[f"{machine}_{life}_{made}"] = 0
             for entity in list(left):
                 posts += 1
-                if dispatcher.post(event_class(type.STEP, entity)):
+                if dispatcher.post(event_class(entity, kind.STEP)):
                     os.write(log, f"{entity}\n".encode())
                     left[entity] += 1
                     if left[entity] == len(State) - 1:
