@@ -16,7 +16,12 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherError, JournalWriter, MultiDispatcher, PartitionedJournal, aio
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
-from statemachines import MultiStateTransitionListener, StateMachineFactory, TransitionRecorder
+from statemachines import (
+    InvalidStateTransitionError,
+    MultiStateTransitionListener,
+    StateMachineFactory,
+    TransitionRecorder,
+)
 
 from ..kit import TIMEOUT_S, Work, until
 from ..kit.coroutines import running_loop
@@ -259,14 +264,18 @@ def test_a_task_that_goes_on_after_its_event_raises(room: Room) -> None:
     assert room.lamp("a").light.current_state is Light.OFF
 
 
-def test_a_thread_that_is_amid_a_transition_as_its_event_ends_is_recorded_under_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_thread_that_is_amid_a_transition_as_its_event_ends_is_recorded_under_it(
+    tmp_path: Path, is_refused: bool
+) -> None:
     amid, released = threading.Event(), threading.Event()
 
-    def hook(lamp: Lamp, event: Event) -> None:
+    def hook(lamp: Lamp, event: Event) -> Light:
         amid.set()
         assert released.wait(TIMEOUT_S)
+        return Light.OFF if is_refused else Light.ON
 
-    factory = StateMachineFactory[Light, Any](Light.OFF, "Lamp").add_transition(Light.OFF, Light.ON, Work.DO, hook)
+    factory = StateMachineFactory[Light, Any](Light.OFF, "Lamp").add_transition(Light.OFF, {Light.ON}, Work.DO, hook)
     with running_loop() as loop:
         room = Room(tmp_path / "journal", loop, "tells its listener")
         lamp = Lamp(room.recorder, factory, room.recorder)
@@ -286,6 +295,7 @@ def test_a_thread_that_is_amid_a_transition_as_its_event_ends_is_recorded_under_
             until(lambda: working[0].done())
             assert room.dispatcher.mailbox_executor.submit(lambda: True).result(TIMEOUT_S)
 
+    assert isinstance(working[0].exception(), InvalidStateTransitionError) is is_refused
     assert sorted(room.recorded()) == [("a", "a"), ("plain_a", "plain_a")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from enum import Enum
@@ -24,7 +25,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def in_memory(**options: Any) -> Entities[Any, Device]:
-    return Entities(options.pop("factory", DEVICES), Device, **{"data": DeviceData, **options})
+    make = options.pop("make", Device)
+    return Entities(options.pop("factory", DEVICES), make, **{"data": DeviceData, **options})
 
 
 def send(entities: Entities[Any, Device], type: E, value: Any = None, entity: Any = "d1") -> Any:
@@ -164,6 +166,7 @@ class Uncallable:
         ({"data": dict}, "data= takes a pydantic model or a dataclass"),
         ({"data": Uncallable}, r"Uncallable\.hook cannot be kept in a journal"),
         ({"data_version": 0}, "data_version=0: must be at least 1"),
+        ({"make": asyncio.sleep}, "make must be a plain function that returns the operand of an entity; .* runs later"),
     ],
 )
 def test_mistakes_are_told_when_the_entities_are_made(options: Any, said: str) -> None:
