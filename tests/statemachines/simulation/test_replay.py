@@ -349,7 +349,13 @@ def test_a_replay_is_done_once_however_often_its_thread_wakes_up_and_tells_its_p
     assert progress.events == replay.manager.dispatcher.stats().handled > 0
     assert progress.events_per_s == pytest.approx(progress.events / progress.wall_s)
     assert 0 < progress.wall_s <= time.perf_counter() - began_s
-    assert Replay(workload(), config()).run().virtual_ms == 0
+    assert replay.progress() == progress, "time stands still after the end"
+
+
+def test_run_of_a_workload_without_anything_is_done_at_once_and_stops() -> None:
+    replay = Replay(workload(), config())
+
+    assert (replay.run().virtual_ms, replay.manager.dispatcher.is_stopped()) == (0, True)
 
 
 @pytest.mark.parametrize("way", ["run", "wait"])

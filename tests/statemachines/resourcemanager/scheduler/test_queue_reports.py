@@ -234,6 +234,8 @@ def test_one_queue_is_reported_as_among_all(cluster: QueueCluster) -> None:
     paths = [info.path for info in cluster.scheduler.queues()]
     assert paths == ["root", "root.research", "root.research.day", "root.research.night", "root.batch"]
     assert cluster.info("root").children == ("root.research", "root.batch")
+    day, night = (cluster.info(f"root.research.{name}") for name in ("day", "night"))
+    assert (day.capacity, day.state, night.state) == (0.3, "RUNNING", "STOPPED")
 
 
 def test_fifo_reports_the_same_shape() -> None:

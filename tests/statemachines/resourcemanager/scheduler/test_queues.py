@@ -127,6 +127,13 @@ def test_shares_are_multiplied_down_the_path() -> None:
     }
 
 
+def test_queues_are_found_by_path_and_leaves_by_name_too() -> None:
+    built = tree(*NESTED)
+
+    assert built.leaf("night") is built.leaf("root.research.night") is not None
+    assert (built.find("research"), built.leaf("root.research")) == (None, None)
+
+
 def test_limits_follow_the_size_of_the_partition() -> None:
     built = tree(*NESTED)
     night = leaf(built, "night")

@@ -138,7 +138,11 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {  # the files, the path i
         "",
         "jobs.json is SLS JSON, nodes.csv is an openb node list, pods.csv is an",
     ),
-    "pods without nodes": ({"pods_csv": PODS}, "pods.csv", "the folder that has both, or put the node list next to it"),
+    "pods without nodes": (
+        {"pods_csv": PODS},
+        "pods.csv",
+        "the folder that has both, or put the node list next to it, .*sn,cpu",
+    ),
     "pods without nodes in a folder": (
         {"pods_csv": PODS},
         "",

@@ -93,7 +93,7 @@ READ: dict[str, tuple[list[dict[str, Any]], str, list[Any]]] = {  # the jobs, an
         [job(job_tasks=[task(count=3), task(container_priority=1)])], "each.priority", [20, 20, 20, 1],
     ),
     "the count of a job makes copies with suffixes": ([job(job_id="a", job_count=3)], "name", ["a-1", "a-2", "a-3"]),
-    "jobs without an id are counted from zero": ([job(), job(job_id=7), job()], "name", ["0", "7", "2"]),
+    "jobs without an id are counted from zero": ([job(), job(job_id=7), job(job_id=None)], "name", ["0", "7", "2"]),
     "jobs are sorted by submission and otherwise keep their order": (ORDER, "name", ["b", "d", "a", "c"]),
     **{
         f"a duration stands for start and end: {key}": (
