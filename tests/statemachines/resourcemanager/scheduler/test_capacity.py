@@ -134,8 +134,8 @@ MASTERS = {
         "node n1 | app p q r@a | app s@a priority=5 | ask p 1 | ask q 1 | ask r 1 | ask s 1 -> p n1 ; q n1 ; r ; s"
         "; why:r AM_LIMIT ; why:s AM_LIMIT | stop p -> r ; s n1 ; pending:root 1",
     ),
-    "one application may always run": (
-        one(maximum_am_resource_percent=0), "node n1 | app x y@a | ask x 1 | ask y 1 -> x n1 ; y",
+    "one application may always run, and one alone without a share, whatever the scheduler's": (
+        one(maximum_am_resource_percent=0), "node n1 100 | app x y@a | ask x 1 | ask y 1 -> x n1 ; y",
     ),
     "applications that came before the nodes run when these come": (
         one(maximum_am_resource_percent=50),
