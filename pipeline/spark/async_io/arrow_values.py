@@ -128,3 +128,39 @@ def _spans(array: Any, offsets: list[int]) -> Iterator[slice | None]:
             yield None
         else:
             yield slice(offsets[place] - first, offsets[place + 1] - first)
+
+
+def as_kind(array: Any, kind: pa.DataType) -> Any:
+    """An array that Spark made, as the type of that column in a result.
+
+    Spark has no value in a required field, such as those of a variant, whose struct is null. Arrow casts no such array.
+    So the cast is to a type without required fields, of which the array is then declared to be `kind`.
+    """
+    loose = _loose(kind)
+    return array.cast(kind) if loose == kind else pa.array(_Declared(array.cast(loose), kind))
+
+
+class _Declared:
+    """An array as another type of the same layout, without a check of its values; see Arrow's PyCapsule interface."""
+
+    def __init__(self, array: Any, kind: pa.DataType) -> None:
+        self._array = array
+        self._kind = kind
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._kind.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
+
+
+def _loose(kind: pa.DataType) -> pa.DataType:
+    """The type without a required field in it, but for the keys of maps, which are never null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_loose_field(kind.field(place)) for place in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_loose_field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(_loose(kind.key_type)), _loose_field(kind.item_field))
+    return kind
+
+
+def _loose_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_loose(field.type)).with_nullable(True)

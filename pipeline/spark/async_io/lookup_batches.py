@@ -25,6 +25,7 @@ from pipeline.lookup.answers import Columns, LookupAnswer
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.schema import LookupTable
+from pipeline.spark.async_io.arrow_values import as_kind
 from pipeline.spark.async_io.async_wait import require_free_names
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter, error_values
 from pipeline.spark.async_io.rows import InputRows, name_form, read_rows, require_supported, slices, with_plain_names
@@ -204,7 +205,7 @@ class BatchLookup(AsyncFunction[RowBatch, pa.RecordBatch]):
         if failed or not np.array_equal(places, np.arange(batch.num_rows)):
             kept = batch.take(pa.array(places, mask=np.isin(places, list(failed))))
         types = self._output.types
-        arrays = [column.cast(kind) for column, kind in zip(kept.columns, types, strict=False)]
+        arrays = [as_kind(column, kind) for column, kind in zip(kept.columns, types, strict=False)]
         indices = pa.array(rows, mask=rows < 0)
         arrays += [column.take(indices).combine_chunks() for column in table.columns]
         if self._columns.error_name is not None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from pipeline.spark.async_io.arrow_values import as_kind
 from pipeline.spark.async_io.rows import InputRows
 from pipeline.spark.async_io.sizes import size_of_rows
 from pipeline.spark.async_io.spark_types import values_of
@@ -194,7 +195,7 @@ class ResultWriter:
         kinds = self._arrow_schema.types
         arrays = []
         if source is not None and self._columns.keeps_input:
-            arrays = [array.cast(kind) for array, kind in zip(source.take(numbers).columns, kinds, strict=False)]
+            arrays = [as_kind(array, kind) for array, kind in zip(source.take(numbers).columns, kinds, strict=False)]
         values = zip(*results, strict=True)
         arrays += [builder(column) for builder, column in zip(self._builders, values, strict=True)]
         if failed:
@@ -211,7 +212,7 @@ class ResultWriter:
 def error_values(inputs: pa.RecordBatch, captured: Sequence[CapturedError], kind: pa.DataType) -> Any:
     """The values of the error column, which are of the type `kind`, for these rows of the input, which have failed."""
     input_type = kind.field("input").type
-    arrays = [array.cast(field.type) for array, field in zip(inputs.columns, input_type, strict=True)]
+    arrays = [as_kind(array, field.type) for array, field in zip(inputs.columns, input_type, strict=True)]
     # The column cannot take a lone surrogate in the message.
     messages = [error.message.encode(errors="backslashreplace").decode() for error in captured]
     columns = [

@@ -224,6 +224,21 @@ def test_a_captured_error_holds_the_row_next_to_the_columns_that_keep_input_adds
     assert [field.nullable for field in found.schema.fields[:2]] == [False, True]
 
 
+def test_kept_and_captured_columns_are_of_every_type(spark: SparkSession) -> None:
+    async def refuse(row: Row) -> tuple[str]:
+        if row.text == "1":
+            raise ValueError("no")
+        return ("fine",)
+
+    table = spark.sql(EVERY_TYPE)
+
+    found = answered(table, refuse, "name string", keep_input=True, on_error="capture").orderBy("big").collect()
+
+    rows = table.orderBy("big").collect()
+    assert repr([row[: len(table.columns)] for row in found]) == repr([tuple(row) for row in rows])
+    assert [repr(row.error and row.error.input) for row in found] == ["None", repr(rows[1]), "None"]
+
+
 def append(path: Path, line: str) -> None:
     """Any process, any thread: a short append is atomic."""
     with path.open("a") as lines:

@@ -83,9 +83,7 @@ def test_postgres(events: DataFrame, postgres: PostgresServer, assert_table: Ass
 
 def test_the_columns_of_the_dataframe_stay_as_they_are(spark: SparkSession, nodes: SqliteTable) -> None:
     """Of types that a table has no values of, and with nulls."""
-    every = spark.sql(EVERY_TYPE).drop("variant")  # one that is null fails the join
-    node, variant = "element_at(array('a', 'b', 'c'), int(text) + 1) AS node", "parse_json('{\"a\": [1]}') AS variant"
-    df = every.selectExpr("*", node, variant)
+    df = spark.sql(EVERY_TYPE).selectExpr("*", "element_at(array('a', 'b', 'c'), int(text) + 1) AS node")
 
     joined = lookup_join(df, nodes, "node", max_batch_size=2).orderBy("big")
 
@@ -122,6 +120,15 @@ def test_a_late_lookup_names_its_rows_or_is_captured_in_each(spark: SparkSession
     assert [tuple(row.error.input) for row in rows] == [(0, "a"), (1, "a"), (2, "a")]
     assert {row.error.error_class for row in rows} == {"pipeline.streaming.errors.AsyncTimeoutError"}
     assert {(row.id, row.rack) for row in rows} == {(None, None)}
+
+
+def test_a_captured_row_has_its_columns_of_every_type(spark: SparkSession, tmp_path: Path, nodes: SqliteTable) -> None:
+    """A variant that was null failed the task."""
+    df = spark.sql(EVERY_TYPE).selectExpr("*", "'a' AS node", "array(variant) AS variants")
+
+    late = lookup_join(df, SlowTable(tmp_path / "nodes.db", "nodes"), "node", timeout=0.05, on_error="capture")
+
+    assert sorted(repr(row.error.input) for row in late.collect()) == sorted(map(repr, df.collect()))
 
 
 def test_errors_of_a_database_are_captured_in_the_rows_of_their_keys(spark: SparkSession, sizes: SqliteTable) -> None:
