@@ -145,7 +145,7 @@ DOCUMENTS = (
 )
 PUBLIC = tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).keys()
 """The packages that publish names."""
-MOST_INNER_IMPORTS = 384
+MOST_INNER_IMPORTS = 262
 """Of tests. It falls: what a test reaches for inside, the next change of that inside has to write anew."""
 FOLDERS = (*PACKAGES, "config", "docs", "examples", "scripts", "tests", ".ci")
 
