@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -142,13 +141,16 @@ def test_the_timeline_draws_an_application_that_has_failed_after_many_reports_as
     with front(NODE, journal=tmp_path / "journal" if has_journal else None, nm_heartbeat_interval_ms=4) as made:
         manager = made.manager
         manager.bring(Workload("one", (), (spec,)))
-        containers, machines = manager.context.containers, manager.recorder.machines
-        until(lambda: len(containers) == 2, "the task is allocated")
-        until(lambda: machines["RMAppAttempt"].transitions[("RUNNING", "RUNNING")] > 220, "its master reports often")
-        task = max(containers)
-        status = ContainerStatus(task, 1, "out of luck")
-        report = partial(manager.tracker.heartbeat, NODE_ID, (), (status,))
-        manager.dispatcher.mailbox_executor.submit(report, "report").result(TIMEOUT_S)
+        containers = manager.context.containers
+        until(lambda: [each.state.name for each in containers.values()] == ["RUNNING"] * 2, "the task runs")
+
+        def report() -> None:
+            [attempt] = manager.context.attempts
+            for _ in range(220):
+                manager.masters.allocate(attempt)
+            manager.tracker.heartbeat(NODE_ID, (), (ContainerStatus(max(containers), 1, "out of luck"),))
+
+        manager.dispatcher.mailbox_executor.submit(report, "reports").result(TIMEOUT_S)
         [app_id] = made.apps()
         until(lambda: made.state(app_id) == "FINISHED", "it has finished")
 
@@ -161,6 +163,7 @@ def test_the_timeline_draws_an_application_that_has_failed_after_many_reports_as
         until(lambda: bars("container 2")[-1:] == ["bad"], "the container is drawn as failed")
         shown = made.http.get(f"/cluster/app/{app_id}").text
 
+        assert manager.recorder.machines["RMAppAttempt"].transitions[("RUNNING", "RUNNING")] > 220
     assert "then COMPLETED, exit status 1" in shown
 
 
