@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
+import os
 import re
 import sys
+import threading
 import traceback
 from collections import deque
 from contextlib import suppress
@@ -24,7 +27,7 @@ def stack_of(thread_id: int | None) -> traceback.StackSummary | None:
     """The frames of a thread, outermost first; None: it has none. Their lines of source are read when they are used."""
     if not CAN_READ_FRAMES:
         return _dumped_stack_of(thread_id or 0)
-    frame = sys._current_frames().get(thread_id or 0)
+    frame = _innermost_of(thread_id or 0)
     if frame is None:
         return None
     frames: deque[Any] = deque()
@@ -35,6 +38,35 @@ def stack_of(thread_id: int | None) -> traceback.StackSummary | None:
         frames.extend(accumulate(chain((frame,), repeat("f_back")), getattr))  # type: ignore[arg-type]
     found: list[FrameType] = [each for each in frames if each is not None]
     return traceback.StackSummary.extract(((each, each.f_lineno) for each in reversed(found)), lookup_lines=False)
+
+
+_reading = threading.RLock()  # leaf lock, re-entrant for signal handlers; replaced in a forked child
+
+
+def _innermost_of(thread_id: int) -> FrameType | None:
+    """The frame in which a thread is.
+
+    CPython 3.11 reads all frames under a lock of its own. If it collects garbage meanwhile, another thread may run and
+    want that lock, and the process hangs (python/cpython#106883).
+    """
+    if sys.version_info >= (3, 12):
+        return sys._current_frames().get(thread_id)
+    with _reading:
+        was_enabled = gc.isenabled()
+        try:
+            gc.disable()
+            return sys._current_frames().get(thread_id)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+def _after_fork() -> None:
+    global _reading
+    _reading = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _dumped_stack_of(thread_id: int) -> traceback.StackSummary | None:

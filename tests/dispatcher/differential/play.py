@@ -6,6 +6,7 @@ Prints where that dispatcher is, then a JSON line for each seed: what is seen af
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import logging
 import sys
@@ -149,6 +150,7 @@ class Player:
 def main(seeds: list[int]) -> None:
     print(json.dumps(dispatcher.__file__))
     logging.disable(logging.CRITICAL)
+    gc.disable()  # CPython 3.11 may hang if it collects garbage while it reads all frames (python/cpython#106883)
     for seed in seeds:
         faulthandler.dump_traceback_later(SEED_TIMEOUT_S, exit=True)
         with tempfile.TemporaryDirectory() as folder:
