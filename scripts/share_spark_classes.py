@@ -9,6 +9,7 @@ crashes on one that is cut short, so it gets its name when it is whole.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,8 +19,11 @@ from pyspark.sql import functions as f
 
 from pipeline.spark import spark_session
 
+LONGEST_S = 300
+
 
 def main(archive: Path) -> None:
+    signal.alarm(LONGEST_S)  # the tests wait for this process, and do without the archive if it ends without one
     draft = archive.with_name(f"{archive.name}.{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={draft} -Xlog:cds=off -Xlog:cds+dynamic=off"
     settings = {
