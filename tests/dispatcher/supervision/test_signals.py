@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import resource
 import select
@@ -49,13 +50,17 @@ def test_a_signal_that_another_thread_takes_ends_a_wait_that_has_begun() -> None
         until(lambda: sys._current_frames()[main_thread].f_code is StopSignals.wait.__code__)
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    for _ in range(20):  # the main thread may be in `wait`, and not in the system's call yet
-        with StopSignals() as stop, ThreadPoolExecutor(1) as pool:
-            taken = pool.submit(take_signal)
+    gc.disable()  # CPython 3.11 can hang if it collects garbage while it reads all frames (python/cpython#106883)
+    try:
+        for _ in range(20):  # the main thread may be in `wait`, and not in the system's call yet
+            with StopSignals() as stop, ThreadPoolExecutor(1) as pool:
+                taken = pool.submit(take_signal)
 
-            assert stop.wait(TIMEOUT_S)
+                assert stop.wait(TIMEOUT_S)
 
-            taken.result(TIMEOUT_S)
+                taken.result(TIMEOUT_S)
+    finally:
+        gc.enable()
 
 
 def test_the_first_signal_counts_and_every_wait_sees_it() -> None:
