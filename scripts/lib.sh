@@ -90,8 +90,8 @@ require_java() {
     die "Java 17 or newer is needed for Spark, and $java is Java $version; install a newer one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 }
 
-# use_memory: has pytest keep the files of the tests in memory, where there is room and a program may be run from there. They
-# are a few megabytes, but are synced thousands of times.
+# use_memory: pytest keeps the tests' files in memory, if /dev/shm has room and allows programs to run. The files are small, but
+# tests sync them thousands of times.
 use_memory() {
   local program room
   [ -z "${PYTEST_DEBUG_TEMPROOT:-}" ] && program=$(mktemp /dev/shm/XXXXXX 2>/dev/null) || return 0

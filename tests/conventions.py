@@ -212,7 +212,7 @@ def resource_manager_reaches(modules: Sequence[Module], homes: Sequence[str], pu
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Those in a module or a statement, at any depth, without the many expressions in them."""
+    """The statements in a module or statement, at any depth. Expressions, most of a tree, are skipped."""
     for block in ("body", "handlers", "orelse", "finalbody", "cases"):
         for each in getattr(node, block, ()):
             yield each

@@ -151,7 +151,7 @@ class SystemProcessingTimeService(TimerService):
             self._thread = thread
             try:
                 thread.start()
-            except BaseException:  # of a signal handler, too
+            except BaseException:  # no thread is left, or a signal handler has raised
                 self._thread = None  # the next task tries again, and shutdown does not wait
                 raise
 
@@ -163,7 +163,7 @@ class SystemProcessingTimeService(TimerService):
     def _run(self) -> None:
         with self._tasks.lock:
             if self._thread is not threading.current_thread():
-                return  # its start was interrupted, when it was on its way already
+                return  # a signal handler interrupted its start after the system had created it
         try:
             while self._run_next():
                 pass

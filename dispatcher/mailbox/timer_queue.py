@@ -112,7 +112,7 @@ class TimerQueue:
         # Written under lock, read by any thread; ALIVE -> QUIESCED -> SHUTDOWN, never back.
         self.status: ServiceStatus = ServiceStatus.ALIVE
         self._order = itertools.count()  # guarded by lock
-        # Until when the service's thread sleeps; -inf: it is awake, or there is none. Guarded by lock.
+        # When the service's thread wakes by itself; -inf while it is awake or does not exist. Guarded by lock.
         self.asleep_until_ms: float = -math.inf
 
     def add(self, task: TimerTask, due_ms: float) -> TimerFuture:
@@ -134,7 +134,7 @@ class TimerQueue:
             task.queue = self
             task.due_ms = due_ms
             self._push(task)
-            # Not only for this task: a signal handler's exception may have come before the notification of an earlier.
+            # The head may be an earlier task, whose own call was interrupted by a signal handler before it notified.
             if self._heap[0][0] < self.asleep_until_ms:
                 self.changed.notify()
         return task

@@ -44,10 +44,10 @@ _reading = threading.RLock()  # leaf lock, re-entrant for signal handlers; repla
 
 
 def _innermost_of(thread_id: int) -> FrameType | None:
-    """The frame in which a thread is.
+    """The innermost frame of a thread, or None if it has none.
 
-    CPython 3.11 reads all frames under a lock of its own. If it collects garbage meanwhile, another thread may run and
-    want that lock, and the process hangs (python/cpython#106883).
+    CPython 3.11 holds an internal lock while it reads all frames. If it collects garbage at that moment, another thread
+    can run and wait for this lock with the GIL held, and the process hangs (python/cpython#106883).
     """
     if sys.version_info >= (3, 12):
         return sys._current_frames().get(thread_id)

@@ -126,7 +126,7 @@ def zipped(request: Request, response: Response, level: int = ZIP_LEVEL) -> Resp
     """The response, with gzip where that pays and the client takes it. A stream sees to it itself."""
     if isinstance(response, StreamingResponse) or len(response.body) < _LEAST_ZIPPED_BYTES:
         return response
-    response.headers.add_vary_header("Accept-Encoding")  # also of one that is not, or a cache hands it to everyone
+    response.headers.add_vary_header("Accept-Encoding")  # plain answers too: a cache must not send them to all
     if not wants_gzip(request):
         return response
     response.body = gzip.compress(response.body, level)

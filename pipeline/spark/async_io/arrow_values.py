@@ -131,17 +131,17 @@ def _spans(array: Any, offsets: list[int]) -> Iterator[slice | None]:
 
 
 def as_kind(array: Any, kind: pa.DataType) -> Any:
-    """An array that Spark made, as the type of that column in a result.
+    """An array from Spark, converted to `kind`, the type of its column in the result.
 
-    Spark has no value in a required field, such as those of a variant, whose struct is null. Arrow casts no such array.
-    So the cast is to a type without required fields, of which the array is then declared to be `kind`.
+    Where a struct or variant is null, Spark writes nulls into its required fields, and Arrow refuses to cast them. So
+    the array is cast to `kind` with all fields nullable, and then relabelled as `kind`, which has the same layout.
     """
     loose = _loose(kind)
     return array.cast(kind) if loose == kind else pa.array(_Declared(array.cast(loose), kind))
 
 
 class _Declared:
-    """An array as another type of the same layout, without a check of its values; see Arrow's PyCapsule interface."""
+    """An array under another type of the same layout. Arrow's PyCapsule interface imports it unchecked."""
 
     def __init__(self, array: Any, kind: pa.DataType) -> None:
         self._array = array
@@ -152,7 +152,7 @@ class _Declared:
 
 
 def _loose(kind: pa.DataType) -> pa.DataType:
-    """The type without a required field in it, but for the keys of maps, which are never null."""
+    """The type with all nested fields nullable, except the keys of maps, which are never null."""
     if pa.types.is_struct(kind):
         return pa.struct([_loose_field(kind.field(place)) for place in range(kind.num_fields)])
     if pa.types.is_list(kind):

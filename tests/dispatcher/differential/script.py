@@ -99,7 +99,7 @@ class _Maker:
         return f"{random.choice(['after', 'at'])} {random.choice([0, 1000, 1500, 5000])} {self.event()}{key}"
 
     def hold(self) -> None:
-        """Events come while the handler is busy; a stop may, too."""
+        """Keep the handler busy while events arrive, and sometimes begin a stop meanwhile."""
         random = self.random
         self.is_held = True
         self.number += 1

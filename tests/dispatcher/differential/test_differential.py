@@ -43,12 +43,12 @@ def played(tree: Path, seeds: Sequence[int]) -> dict[int, list[Any]]:
     if done.returncode or len(seen) < len(seeds):
         cause = f"seed {seeds[len(seen)]}: {make_script(seeds[len(seen)])}" if len(seen) < len(seeds) else "its end"
         pytest.fail(f"{tree}: {cause}\n{done.stderr[-6000:]}")
-    assert Path(where).is_relative_to(tree), f"{where} was imported, not that of {tree}"
+    assert Path(where).is_relative_to(tree), f"imported {where}, which is not in {tree}"
     return dict(zip(seeds, seen, strict=True))
 
 
 def difference(before: Sequence[Any], now: Sequence[Any]) -> str:
-    """The first step after which something else is seen; empty if there is none."""
+    """The first step after which the two runs differ, with both values; empty if they never do."""
     for number, (one, other) in enumerate(zip(before, now, strict=True)):
         if changed := [f"  {what}\n    {one[what]}\n    {other[what]}" for what in one if one[what] != other[what]]:
             return "\n".join([f"step {number}: {one['step']}", *changed])

@@ -451,7 +451,7 @@ def test_tasks_that_are_registered_while_the_service_quiesces_all_come_to_an_end
 
 
 def test_other_timers_fire_on_time_wherever_a_registration_is_interrupted(system: SystemProcessingTimeService) -> None:
-    """The thread slept on if the exception came before it was notified, and so did all timers that were due later."""
+    """An exception just before the notification left the thread asleep, and all later timers waited with it."""
 
     def fire_one() -> None:
         system.register_timer(0, lambda _: None).result(TIMEOUT_S)
@@ -465,7 +465,7 @@ def test_other_timers_fire_on_time_wherever_a_registration_is_interrupted(system
 def test_the_next_timer_starts_the_thread_if_its_start_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, is_on_its_way: bool
 ) -> None:
-    """No timer fired any more, and `shutdown` raised."""
+    """After such an interrupt, no timer ever fired, and `shutdown` raised RuntimeError."""
 
     class Interrupted(threading.Thread):
         def start(self) -> None:

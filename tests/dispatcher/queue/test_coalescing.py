@@ -64,7 +64,7 @@ SCENARIOS: Rows = {
         "post 1 -> posted ZeroDivisionError ; accepted 0 ; rejected",
         {"coalesce_by": lambda event: 1 // 0},
     ),
-    "so does that of a key without a hash": (
+    "the error of an unhashable key reaches the producer, and nothing is accepted": (
         "post 1 -> posted TypeError ; accepted 0 ; rejected",
         {"coalesce_by": lambda event: []},
     ),

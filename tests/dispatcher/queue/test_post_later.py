@@ -86,8 +86,8 @@ def ended(thread: threading.Thread) -> None:
 
 
 class DiskStage(Stage):
-    """More verbs: `halt` (from now on each write waits for the disk), `reach` (one does), `go` (none waits any more)
-    and `fail` (each raises an error instead). One more look: `syncs`.
+    """A Stage with a disk that a test controls. More verbs: `halt` (writes block from now on), `reach` (wait until one
+    blocks), `go` (unblock all) and `fail` (writes raise an error). One more look: `syncs`.
     """
 
     def __init__(self, disk: Disk, **options: Any) -> None:

@@ -132,7 +132,7 @@ def test_a_producer_held_between_its_steps_strands_no_event(
 def test_every_accepted_event_is_handled_or_discarded_whenever_the_end_comes(
     producers: int, events: int, bounds: tuple[int, Any] | None, drain: bool, fails: bool, end_after: int
 ) -> None:
-    """The end is a stop, or that of the handler thread by a mail that raises."""
+    """The end comes by a stop, or by a mail that raises and so ends the handler thread."""
     handled: list[Numbered] = []
     capacity, policy = bounds or (None, "block")
     config = DispatcherConfig(queue_capacity=capacity, queue_full_policy=policy, drain_events_on_stop=drain)

@@ -405,10 +405,10 @@ def test_stop_says_what_hangs(where: str, said: str, caplog: pytest.LogCaptureFi
     assert where == "thread" or host.stop(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("at_its_end", ["nothing", "cancels all tasks", "returns all the same"])
+@pytest.mark.parametrize("when_cancelled", ["raises", "cancels all tasks", "returns a result"])
 @pytest.mark.parametrize("max_calls", [1, None])
 def test_the_stop_ends_the_calls_in_flight_and_refuses_those_that_wait_before_it_closes(
-    desk: OpenDesk, at_its_end: str, max_calls: int | None
+    desk: OpenDesk, when_cancelled: str, max_calls: int | None
 ) -> None:
     """Without a timeout, an operator would wait for them for ever."""
 
@@ -419,10 +419,10 @@ def test_the_stop_ends_the_calls_in_flight_and_refuses_those_that_wait_before_it
                 await wait_for_ever()
             except asyncio.CancelledError:
                 log.append("call given up")
-                if at_its_end == "cancels all tasks":
+                if when_cancelled == "cancels all tasks":
                     for task in asyncio.all_tasks():
                         task.cancel()
-                if at_its_end != "returns all the same":
+                if when_cancelled != "returns a result":
                     raise
             return [value]
 
@@ -438,9 +438,9 @@ def test_the_stop_ends_the_calls_in_flight_and_refuses_those_that_wait_before_it
     assert opened.host.stop(TIMEOUT_S)
 
     kinds = {type(call.error) for call in opened.wait_for(2)}
-    assert at_its_end == "returns all the same" or kinds == {RejectedExecutionError}
+    assert when_cancelled == "returns a result" or kinds == {RejectedExecutionError}
     assert log[0] == "call given up"
-    assert at_its_end == "cancels all tasks" or log[-1] == "close"
+    assert when_cancelled == "cancels all tasks" or log[-1] == "close"
 
 
 # --- what a function may do to its task and its loop ---
