@@ -4,4 +4,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+import pytest
+
 collect_ignore_glob = [] if all(map(find_spec, ("httpx", "jinja2", "starlette", "uvicorn"))) else ["*.py"]
+
+
+@pytest.fixture
+def patient_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a kill waits for the end, which on a busy machine comes later than in a tenth of a second."""
+    monkeypatch.setattr("statemachines.resourcemanager.web.rest.writing.changes.KILL_WAIT_S", 60.0)

@@ -78,6 +78,7 @@ def test_a_kill_is_done_or_begun_and_then_done(cluster: Front, rm: Any, waiting:
     assert rm.cluster_application(waiting).data["app"]["finalStatus"] == "KILLED"
 
 
+@pytest.mark.usefixtures("patient_kills")
 def test_what_is_written_is_read_next(rm: Any, waiting: str) -> None:
     rm.cluster_change_application_queue(waiting, "other")
     rm.cluster_change_application_priority(waiting, 7)
