@@ -56,6 +56,7 @@ async def run(job: Job) -> None:
         code = await process.wait()
     except asyncio.CancelledError:  # the stop's time is over; the next start runs it again
         process.kill()
+        await process.wait()
         raise
     say(f"{job.command}: exit code {code}")
     if code:

@@ -114,6 +114,7 @@ class Scheduler:
             code = await process.wait()
         except asyncio.CancelledError:
             process.kill()
+            await process.wait()
             raise
         say(f"{command}: exit code {code}")
         return code
