@@ -152,12 +152,15 @@ def test_list_of_submitters_above_leaves_those_queues_open_that_have_no_administ
     assert acls(acl_submit_applications="ann").open_to_all() == ["root.default"]
 
 
+OF_STARTS = "statemachines.resourcemanager.resource_manager"
+
+
 def test_start_warns_once_of_queues_that_are_open_to_all(caplog: pytest.LogCaptureFixture) -> None:
     queues = [queue("etl", submit_applications="ann"), queue("ml", submit_applications="ann")]
     config = {"scheduler": {"kind": "capacity", "queues": queues}}
 
     with ResourceManager(ResourceManagerConfig.model_validate(config)):
-        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        warnings = [record.getMessage() for record in caplog.records if record.name == OF_STARTS]
 
     assert len(warnings) == 1
     assert "everyone may submit to root.etl, root.ml, whatever acl_submit_applications says" in warnings[0]

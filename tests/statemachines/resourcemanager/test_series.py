@@ -149,7 +149,7 @@ def test_series_are_followed_from_the_start_until_the_stop() -> None:
         manager.context.call(lambda: manager.tracker.register_node(NodeSpec("n1", Resource(10, 10))))
         until(lambda: scraped(series).get("node_state") == {("n1:45454", "RUNNING"): 1})
 
-    assert threads() == []
+    until(lambda: threads() == [], "its thread has ended")
 
 
 def test_the_first_scrape_has_series_though_a_handler_hangs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,10 +18,12 @@ USABLE, UNUSABLE = NodesListManagerEventType.NODE_USABLE, NodesListManagerEventT
 
 
 @pytest.fixture(autouse=True)
-def _older_objects_apart() -> None:
+def _older_objects_apart() -> Iterator[None]:
     """Looking through what earlier tests have left takes seconds."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def kept() -> int:

@@ -24,6 +24,9 @@ from ..inner import RMStateStore, SimulatedCluster
 BASE = "/ws/v1/cluster"
 NODE = NodeSpec("n1", Resource(4096, 4000))
 NODE_ID = "n1:45454"
+WRITE_TIMEOUT_S = 80.0
+PATIENT = {"write_timeout_s": WRITE_TIMEOUT_S, "request_deadline_s": 90.0}
+"""Deadlines that a busy machine keeps."""
 
 
 class Front:
@@ -111,7 +114,7 @@ def front(
         **settings,
         # Tests may be slow, and some submit what no node has room for.
         "scheduler": {"maximum_allocation_wait_ms": 3_600_000, **settings.get("scheduler", {})},
-        "web": {"port": 0, "unix_socket": False, "refresh_ms": 20, **(web or {})},
+        "web": {"port": 0, "unix_socket": False, "refresh_ms": 20, **PATIENT, **(web or {})},
     }
     config = ResourceManagerConfig.model_validate(all_settings)
     writer = JournalWriter(journal) if journal is not None else None

@@ -13,6 +13,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from ..inner import application_of
 from .front import NODE, NODE_ID, Front, front, until
 
+DEFAULT_DEADLINES = {"write_timeout_s": 10.0, "request_deadline_s": 15.0}
+"""A request that does not arrive is refused before its client gives up."""
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
@@ -90,7 +92,7 @@ class Known(NamedTuple):
 def running(journal: Path | None = None) -> Iterator[tuple[Front, Known]]:
     """An application whose master runs and never registers, and one that waits."""
     settings: dict[str, Any] = {"simulation": {"am_register_delay_ms": 3_600_000}, "ops": {"control": True}}
-    with front(NODE, journal=journal, web={"anonymous_role": "admin"}, **settings) as made:
+    with front(NODE, journal=journal, web={"anonymous_role": "admin", **DEFAULT_DEADLINES}, **settings) as made:
         made.submit("ann")
         made.submit("bob", resource={"memory": 1_000_000, "vCores": 1})
         yield made, Known.of(made)

@@ -16,6 +16,7 @@ from statemachines.resourcemanager import Resource, ResourceManager
 from statemachines.resourcemanager.web import RMDoor, RMWebConfig
 
 from ...simulation.replays import TIMEOUT_S
+from .front import PATIENT
 
 BASE = "/ws/v1/cluster"
 
@@ -44,7 +45,7 @@ class Served:
     """Serves within a `with`. `get` shows all that the handler thread has done before."""
 
     def __init__(self, manager: ResourceManager, **web: Any) -> None:
-        settings = RMWebConfig.model_validate({"port": 0, "unix_socket": False, "refresh_ms": 10, **web})
+        settings = RMWebConfig.model_validate({"port": 0, "unix_socket": False, "refresh_ms": 10, **PATIENT, **web})
         self._door = RMDoor(manager, settings, OpsConfig(enabled=False))
         self.app = self._door.app
         self.rm = self.app.state.rm

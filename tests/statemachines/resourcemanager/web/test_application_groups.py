@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
@@ -14,13 +15,14 @@ from typing import Any, NamedTuple, cast
 import httpx
 import pytest
 
+from ...simulation.replays import TIMEOUT_S
 from ..daemon.yarn_cluster import Yarn
 from ..inner import ApplicationReport, AppWait, FailureCause, ReadModel, WaitCause, wait_groups
 from ..inner import failures as of_failures
 from .front import until
 from .served import BASE, Served
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("patient_waits")]
 
 WAITING = "/cluster/apps/ACCEPTED,SUBMITTED,NEW_SAVING,NEW"
 FAILED = "/cluster/apps/FAILED"
@@ -34,15 +36,12 @@ class Cluster(NamedTuple):
 
     def text(self, path: str, user: str = "admin") -> str:
         self.served.publish()
-        answer = httpx.get(self.served.url + path, params={**dict(httpx.URL(path).params), "user.name": user})
+        answer = self.served.ask(f"/{path}", params={**dict(httpx.URL(path).params), "user.name": user})
         assert answer.status_code == 200, answer.text
         return str(answer.text)
 
     def json(self, path: str, user: str = "admin") -> Any:
-        self.served.publish()
-        answer = httpx.get(self.served.url + path, params={"user.name": user})
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return json.loads(self.text(path, user))
 
     def waiting(self, user: str = "admin") -> dict[str, Any]:
         """Once the cause of each is known."""
@@ -202,7 +201,7 @@ def test_the_csv_has_causes_and_exit_statuses(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("query", ["cause=nothing", "reason=nothing", "exit=x", "exit=--1", "exit=1e3"])
 def test_a_group_that_there_is_not_is_an_error(cluster: Cluster, query: str) -> None:
-    answers = [httpx.get(f"{cluster.served.url}/cluster/apps?{query}{more}") for more in ("", "&format=csv")]
+    answers = [cluster.served.ask(f"//cluster/apps?{query}{more}") for more in ("", "&format=csv")]
 
     assert [answer.status_code for answer in answers] == [400, 400]
 
@@ -286,7 +285,7 @@ def seen(model: Model, ask: Callable[[Collection[str]], Future[list[AppWait]]], 
         found = []
         for _ in range(rounds):
             groups.follow()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(TIMEOUT_S):
                 while not (found := await groups.groups(everybody)) or found[0].cause is None:
                     await groups.fresh()
             await groups.close()
@@ -332,7 +331,7 @@ def test_a_question_that_ends_without_an_answer_is_put_again(end: str, caplog: p
 def test_before_the_first_answer_and_while_the_handler_hangs_the_cause_is_not_known_and_nobody_waits() -> None:
     async def look() -> list[Any]:
         groups = wait_groups.WaitGroups(cast(ReadModel, Model(2)), lambda ids: Future(), lambda: True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT_S):
             await groups.fresh()
         found = await groups.groups(everybody)
         await groups.close()

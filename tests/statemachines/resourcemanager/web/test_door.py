@@ -100,7 +100,8 @@ def test_probes_need_no_token_unless_that_is_configured(tmp_path: Path, needs_to
     central = manager(tokens_file=str(tokens), probes_need_token=needs_token)
 
     with RMDoor(central) as door:
-        probe, page, change = get(door, "/readyz"), get(door, "/cluster"), httpx.post(f"{door.url}/readyz")
+        probe, page = get(door, "/readyz"), get(door, "/cluster")
+        change = httpx.post(f"{door.url}/readyz", timeout=TIMEOUT_S)
 
     assert probe.status_code in statuses
     assert (page.status_code, change.status_code) == (401, 401)

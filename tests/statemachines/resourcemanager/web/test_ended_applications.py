@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from statemachines.resourcemanager import FinalApplicationStatus, NMContainerStatus, Resource
@@ -163,7 +162,7 @@ def said_of(served: Served, app_id: str) -> dict[str, Any]:
     """All that REST, the pages and the CSV say of an application."""
 
     def text(path: str) -> str:
-        answer = httpx.get(served.url + path)
+        answer = served.ask(f"/{path}")
         assert answer.status_code == 200, answer.text
         return str(answer.text).replace(served.url, "http://rm")
 

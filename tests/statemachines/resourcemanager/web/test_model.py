@@ -466,7 +466,7 @@ def test_with_a_scheduler_of_its_own_thread_the_model_comes_to_show_everything()
                 await model.changed(model.number)
             while not all(dispatcher.view.is_drained() for dispatcher in manager.dispatchers):
                 await asyncio.sleep(0)
-            await model.published()
+            await model.published(TIMEOUT_S)
             expected = await asyncio.to_thread(manager.context.call, lambda: built_afresh(manager.context))
             assert shown(model) == expected
 

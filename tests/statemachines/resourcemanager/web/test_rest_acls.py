@@ -10,7 +10,7 @@ import pytest
 
 from .front import BASE, NODE, NODE_ID, Front, bearer, front, submission, tokens_of, until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("patient_waits")]
 
 QUEUES = {
     "kind": "capacity",

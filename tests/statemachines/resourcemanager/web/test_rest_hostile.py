@@ -29,7 +29,7 @@ PATHS = [
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A resource manager with an SQLite store, which has to store whatever it gets."""
     store = {"kind": "sqlite", "path": tmp_path_factory.mktemp("store") / "state.db"}
-    with front(web={"write_timeout_s": 5.0}, state_store=store) as made:
+    with front(state_store=store) as made:
         yield made
 
 

@@ -19,6 +19,7 @@ MOST = 100
 """Applications in a question."""
 
 
+@pytest.mark.usefixtures("patient_waits")
 def test_an_application_without_nodes_says_that_there_are_none() -> None:
     with front() as made:
         app_id = made.submit()
@@ -33,6 +34,7 @@ def test_an_application_without_nodes_says_that_there_are_none() -> None:
     assert ask["since_ms"] <= answer["as_of_ms"]
 
 
+@pytest.mark.usefixtures("patient_waits")
 def test_unknown_applications_wrong_ids_and_other_users_get_errors() -> None:
     with front(scheduler={"acl_administer_queue": " "}) as made:
         app_id = made.submit(user="alice")
@@ -111,13 +113,16 @@ def test_whoever_asks_at_the_same_time_shares_a_question() -> None:
 def test_the_handler_thread_is_asked_ten_times_a_second_at_most_and_for_a_limited_number() -> None:
     desk = Desk()
 
-    async def ask() -> None:
+    async def ask() -> float:
+        begun_s = asyncio.get_running_loop().time()
         await WaitingReports(desk).reports([f"a{number}" for number in range(3 * MOST)])
+        return begun_s
 
-    asyncio.run(ask())
+    begun_s = asyncio.run(ask())
 
     assert [len(each) for each in desk.asked] == [MOST] * 3
-    assert all(later - earlier > 0.09 for earlier, later in zip(desk.times_s, desk.times_s[1:], strict=False))
+    # From the begin on: on a busy machine, a question comes later than it was meant to, and the next one soon after it.
+    assert all(at_s - begun_s > 0.099 * number for number, at_s in enumerate(desk.times_s))
 
 
 def test_a_failed_question_fails_for_those_who_asked_and_the_next_one_succeeds() -> None:

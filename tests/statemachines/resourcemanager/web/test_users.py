@@ -18,6 +18,7 @@ from dispatcher import ConfigError, load_config
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.web.groups import Groups, groups_of_machine
 
+from ...simulation.replays import TIMEOUT_S
 from .front import Front, bearer, front, message, submission, tokens_of, until
 
 pytestmark = pytest.mark.long
@@ -241,6 +242,13 @@ def test_refusals_are_in_the_audit_log_with_user_target_and_reason(
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def patient_look_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that a busy machine finds out late count, too."""
+    monkeypatch.setattr("statemachines.resourcemanager.web.groups._LONGEST_S", TIMEOUT_S)
+
+
+@pytest.mark.usefixtures("patient_look_ups")
 def test_a_group_in_a_list_lets_its_members_in() -> None:
     with front(scheduler={"acl_submit_applications": " etl", "acl_administer_queue": " "}) as made:
         members = {"ann": frozenset({"etl"})}
@@ -255,6 +263,7 @@ def test_a_group_in_a_list_lets_its_members_in() -> None:
     assert "User bob does not have permission to submit" in message(answers[1])
 
 
+@pytest.mark.usefixtures("patient_look_ups")
 def test_all_that_ask_at_once_get_their_groups_and_one_user_is_looked_up_once() -> None:
     looked_up: list[str] = []
 
@@ -272,6 +281,7 @@ def test_all_that_ask_at_once_get_their_groups_and_one_user_is_looked_up_once() 
     assert sorted(looked_up) == sorted({f"user{number}" for number in range(20)})
 
 
+@pytest.mark.usefixtures("patient_look_ups")
 def test_groups_are_looked_up_anew_after_five_minutes() -> None:
     now_s, answers = [0.0], [frozenset({"old"}), frozenset({"new"})]
 
@@ -295,11 +305,12 @@ def test_this_machine_knows_the_groups_of_its_users_only() -> None:
 # -- the Unix socket ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient_kills")
 def test_on_the_unix_socket_the_user_is_the_peer_s_an_administrator() -> None:
     with front(web={"unix_socket": True}, scheduler={"acl_administer_queue": " "}, admin_acl=" ") as made:
         app_id = made.submit("ann")
         transport = httpx.HTTPTransport(uds=str(made.door.socket_path))
-        with httpx.Client(transport=transport, base_url="http://localhost") as local:
+        with httpx.Client(transport=transport, base_url="http://localhost", timeout=TIMEOUT_S) as local:
             path, kill = f"/ws/v1/cluster/apps/{app_id}/state", {"state": "KILLED"}
             as_bob = local.put(path, json=kill, params={"user.name": "bob"})
             local.cookies.clear()
