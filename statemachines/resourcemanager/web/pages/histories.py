@@ -93,8 +93,8 @@ class Histories:
         for id, (moves, took_s) in found.items():
             self._kept.pop(id, None)
             self._kept[id] = _KnownStates(now_s, took_s, moves)
-        for id in list(self._kept)[: len(self._kept) - _KEPT]:
-            del self._kept[id]
+        while len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
 
     def _is_fresh(self, id: str) -> bool:
         found = self._kept.get(id)

@@ -149,6 +149,27 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
     assert (at_first, [move.state for move in then]) == (0, ["RUNNING"])
 
 
+def test_what_was_looked_up_is_kept_up_to_a_number_of_entities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more than half of that number, the newest went as well: a page had no bars for what it had just asked."""
+    asked: list[str] = []
+
+    def read(wanted: WantedHistory) -> FoundHistory:
+        asked.append(wanted.entity)
+        return FoundHistory([HistoryEntry(at=1, from_state="NEW", to_state="RUNNING")], None, is_complete=True)
+
+    monkeypatch.setattr(histories, "readers_now", lambda: [read])
+    monkeypatch.setattr(histories, "_KEPT", 4)
+    for name in ("_PATIENCE_S", "_LONGEST_S", "_FRESH_S"):
+        monkeypatch.setattr(histories, name, TIMEOUT_S)
+
+    async def course() -> list[str]:
+        looked_up = histories.Histories(Workers())
+        return ["".join(await looked_up.of(ids)) for ids in ("abc", "de", "bcde", "a")]
+
+    assert asyncio.run(course()) == ["abc", "de", "bcde", "a"]
+    assert "".join(asked) == "abcdea"
+
+
 def test_a_journal_that_cannot_be_read_leaves_a_page_without_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page of an application that the recorder had forgotten was an error."""
 
