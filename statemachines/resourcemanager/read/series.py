@@ -128,17 +128,6 @@ class _ModelThread:
 # -- the series --------------------------------------------------------------------------------------------------------
 
 
-class _Family:
-    """One family, whose first label is the dispatcher's name."""
-
-    def __init__(self, dispatcher: str, family: Metric) -> None:
-        self._dispatcher = dispatcher
-        self._family: Any = family
-
-    def add(self, value: float, *labels: str) -> None:
-        self._family.add_metric([self._dispatcher, *labels], value)
-
-
 class _Families:
     """All families of one scrape.
 
@@ -177,21 +166,22 @@ class _Families:
         self._node_containers = gauge("node_containers", "Containers allocated on a node.", "node")
         self._node_silent = gauge("node_heartbeat_age_seconds", "How long ago a node was last heard of.", "node")
 
-    def _new(self, kind: Callable[..., Metric], name: str, help: str, *labels: str) -> _Family:
-        family = kind(f"resourcemanager_{name}", help, labels=["dispatcher", *labels])
+    def _new(self, kind: Callable[..., Metric], name: str, help: str, *labels: str) -> Callable[..., None]:
+        """A new family: a function that adds a sample, by the value and the labels."""
+        family: Any = kind(f"resourcemanager_{name}", help, labels=["dispatcher", *labels])
         self.all.append(family)
-        return _Family(self._dispatcher, family)
+        return lambda value, *labels: family.add_metric([self._dispatcher, *labels], value)
 
     def add_cluster(self, model: ReadModel) -> None:
         metrics = model.metrics
-        self._age.add(model.age_ms() / 1000)
+        self._age(model.age_ms() / 1000)
         for name, amount in _amounts(metrics.total):
-            self._capacity.add(amount, name)
+            self._capacity(amount, name)
         for state, count in metrics.nodes.items():
-            self._nodes.add(count, state)
-        self._ended.add(metrics.apps_completed, "FINISHED")
-        self._ended.add(metrics.apps_failed, "FAILED")
-        self._ended.add(metrics.apps_killed, "KILLED")
+            self._nodes(count, state)
+        self._ended(metrics.apps_completed, "FINISHED")
+        self._ended(metrics.apps_failed, "FAILED")
+        self._ended(metrics.apps_killed, "KILLED")
 
     def add_queues(self, model: ReadModel, path_of: _PathOf) -> None:
         """Of all resource types that nodes have: others, which an application may ask for, are no labels."""
@@ -209,14 +199,14 @@ class _Families:
                 for resource in resources:
                     amounts.update(dict(_amounts(resource)))
                 for name in types:
-                    family.add(amounts[name], path, name)
-            self._queue_containers.add(queue.allocated_containers, path, "allocated")
-            self._queue_containers.add(queue.reserved_containers, path, "reserved")
-            self._queue_containers.add(queue.pending_containers, path, "pending")
-            self._queue_applications.add(waiting[path], path, "waiting")
-            self._queue_applications.add(running[path], path, "running")
+                    family(amounts[name], path, name)
+            self._queue_containers(queue.allocated_containers, path, "allocated")
+            self._queue_containers(queue.reserved_containers, path, "reserved")
+            self._queue_containers(queue.pending_containers, path, "pending")
+            self._queue_applications(waiting[path], path, "waiting")
+            self._queue_applications(running[path], path, "running")
             if queue.is_leaf:
-                self._queue_oldest.add(max(0, now_ms - since_ms.get(path, now_ms)) / 1000, path)
+                self._queue_oldest(max(0, now_ms - since_ms.get(path, now_ms)) / 1000, path)
 
     def add_nodes(self, model: ReadModel, most: int) -> None:
         """Beyond `most` nodes, those that do not run come first, then the others by id: series do not come and go."""
@@ -225,17 +215,17 @@ class _Families:
         now_ms = model.now_ms()
         for node in present[:most]:
             id, used = node.node_id, dict(_amounts(node.used))
-            self._node_state.add(1, id, node.state)
+            self._node_state(1, id, node.state)
             for name, amount in _amounts(node.capacity):
-                self._node_capacity.add(amount, id, name)
-                self._node_used.add(used.get(name, 0), id, name)
+                self._node_capacity(amount, id, name)
+                self._node_used(used.get(name, 0), id, name)
             if node.reserved_container is not None:
                 for name, amount in _amounts(node.reserved):
-                    self._node_reserved.add(amount, id, name)
-            self._node_containers.add(node.containers, id)
+                    self._node_reserved(amount, id, name)
+            self._node_containers(node.containers, id)
             heard_ms = model.heartbeat_ms(id) or node.last_heartbeat_ms
-            self._node_silent.add(max(0, now_ms - heard_ms) / 1000, id)
-        self._without.add(max(0, len(present) - most))
+            self._node_silent(max(0, now_ms - heard_ms) / 1000, id)
+        self._without(max(0, len(present) - most))
 
 
 def _applications(

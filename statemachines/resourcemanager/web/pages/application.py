@@ -109,11 +109,11 @@ async def _timeline(
         moves: tuple[Entered, ...] = found.get(id, ())
         if not moves and id in made_ms:
             moves = (Entered(made_ms[id], states[id]),)
-        exit_status = failures.get(id) or (moves[-1].exit_status if moves else None)
-        failure = f"exit status {exit_status}" if exit_status else ""
-        row = timeline.row_of(f"container {id.rpartition('_')[2].lstrip('0')}", id, moves, failure=failure)
-        if row is not None:
-            bars.append(row)
+        if moves:
+            exit_status = failures.get(id) or moves[-1].exit_status
+            failure = f"exit status {exit_status}" if exit_status else ""
+            label = f"container {id.rpartition('_')[2].lstrip('0')}"
+            bars.append(timeline.row_of(label, id, moves, failure=failure))
     rows += bars[:_UNFOLDED]
     folded = bars[_UNFOLDED:_DRAWN]
     return {
@@ -151,20 +151,14 @@ def _with_end(moves: Sequence[Entered], finish_ms: int | None, state: str) -> Se
 
 
 def _app_row(app: ApplicationReport, moves: Sequence[Entered]) -> timeline.Row:
-    failure = _failure(app.final_status)
-    if moves:
-        moves = _with_end(moves, app.finish_ms, app.state)
-        row = timeline.row_of("application", app.application_id, moves, app.submit_ms, failure)
-        assert row is not None  # it has begun
-        return row
-    steps = [Entered(app.submit_ms, "ACCEPTED")]
-    if app.launch_ms is not None:
-        steps.append(Entered(app.launch_ms, "RUNNING"))
-    if app.finish_ms is not None:
-        steps.append(Entered(app.finish_ms, app.state))
-    row = timeline.row_of("application", app.application_id, steps, failure=failure)
-    assert row is not None
-    return row
+    if not moves:
+        moves = [Entered(app.submit_ms, "ACCEPTED")]
+        if app.launch_ms is not None:
+            moves.append(Entered(app.launch_ms, "RUNNING"))
+        if app.finish_ms is not None:
+            moves.append(Entered(app.finish_ms, app.state))
+    moves = _with_end(moves, app.finish_ms, app.state)
+    return timeline.row_of("application", app.application_id, moves, app.submit_ms, _failure(app.final_status))
 
 
 def _attempt_row(attempt: ApplicationAttemptReport, moves: Sequence[Entered]) -> timeline.Row:
@@ -173,6 +167,4 @@ def _attempt_row(attempt: ApplicationAttemptReport, moves: Sequence[Entered]) ->
     moves = _with_end(moves, attempt.finish_ms, attempt.state)
     number = attempt.attempt_id.rpartition("_")[2].lstrip("0")
     failure = _failure(attempt.final_status)
-    row = timeline.row_of(f"attempt {number}", attempt.attempt_id, moves, attempt.start_ms, failure)
-    assert row is not None
-    return row
+    return timeline.row_of(f"attempt {number}", attempt.attempt_id, moves, attempt.start_ms, failure)

@@ -57,6 +57,7 @@ from statemachines.resourcemanager.web.pages.listing import (
     matching,
     page_of,
     parse,
+    sort_value,
 )
 from statemachines.resourcemanager.web.pages.site import ClusterSite
 
@@ -138,7 +139,7 @@ async def list_view(site: ClusterSite, request: Request) -> View:
     ):
         page = first_page(apps, query, _by_id)  # as the model has them
     elif sees_all:
-        page = await page_of(apps.values(), query, _value(query), _tie, matches)
+        page = await page_of(apps.values(), query, sort_value(COLUMNS, query), _tie, matches)
     else:
         page = await page_of(apps.values(), query, _value_for(may_view, query), _public_tie, matches)
     visible = {app.application_id for app in page.items if may_view(app)}
@@ -285,15 +286,9 @@ def _contains(app: ApplicationReport, text: str) -> bool:
     )
 
 
-def _value(query: Query) -> Callable[[ApplicationReport], Any]:
-    found = next(column.value for column in COLUMNS if column.name == query.sort)
-    assert found is not None  # `parse` accepts only those
-    return found
-
-
 def _value_for(may_view: Callable[[ApplicationReport], bool], query: Query) -> Callable[[ApplicationReport], Any]:
     """What a list is sorted by, for a user from whom applications are hidden: order and cursor tell nothing of them."""
-    value = _value(query)
+    value = sort_value(COLUMNS, query)
     is_public = next(column.field.is_public for column in COLUMNS if column.name == query.sort)
     return value if is_public else lambda app: value(app) if may_view(app) else _UNSEEN
 

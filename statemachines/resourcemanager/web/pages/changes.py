@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -110,16 +111,9 @@ def routes(site: ClusterSite) -> Sequence[BaseRoute]:
     for change in CHANGES:
         base = application.APP if change.is_of_app else nodes.NODE
         path = f"{base}/{{id}}/{change.name}"
-        found.append(Route(path, site.page(_question(site, change)), methods=["GET"]))
+        found.append(Route(path, site.page(partial(_form_view, site, change)), methods=["GET"]))
         found.append(Route(path, _answer(site, change), methods=["POST"]))
     return found
-
-
-def _question(site: ClusterSite, change: Button) -> Callable[[Request], Awaitable[View]]:
-    async def ask(request: Request) -> View:
-        return await _form_view(site, change, request)
-
-    return ask
 
 
 async def _form_view(site: ClusterSite, change: Button, request: Request, problem: str = "", status: int = 200) -> View:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatcher.errors import JournalError
@@ -59,9 +59,8 @@ class _KnownStates(NamedTuple):
 class Histories:
     """Looks up the moves of entities. One loop's thread."""
 
-    def __init__(self, workers: Workers, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._clock_s = clock_s
         self._kept: dict[str, _KnownStates] = {}  # by entity; oldest first
         self._under_way: dict[str, asyncio.Task[None]] = {}  # by entity
 
@@ -83,13 +82,12 @@ class Histories:
         return {each: self._kept[each].moves for each in ids if each in self._kept}
 
     async def _look_up(self, ids: Sequence[str]) -> None:
-        clock_s = self._clock_s
         try:
-            found = await self._workers.run(lambda: _read(ids, clock_s))
+            found = await self._workers.run(lambda: _read(ids))
         finally:
             for id in ids:
                 del self._under_way[id]
-        now_s = clock_s()
+        now_s = time.monotonic()
         for id, (moves, took_s) in found.items():
             self._kept.pop(id, None)
             self._kept[id] = _KnownStates(now_s, took_s, moves)
@@ -100,7 +98,7 @@ class Histories:
         found = self._kept.get(id)
         if found is None:
             return False
-        age_s = self._clock_s() - found.read_s
+        age_s = time.monotonic() - found.read_s
         return age_s < max(_FRESH_S, _SHARE * found.took_s) or bool(found.moves and found.moves[-1].state in _ENDS)
 
 
@@ -119,11 +117,11 @@ def readers_now() -> list[HistoryReader]:
     return history_readers(dispatchers(), ScanDeadline())
 
 
-def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[tuple[Entered, ...], float]]:
+def _read(ids: Sequence[str]) -> dict[str, tuple[tuple[Entered, ...], float]]:
     """The moves of the first of these entities, and what each look-up has taken. On a thread of its own."""
     for source in entity_sources():
         source.find_entity(ids[0], None)  # it then publishes what has happened up to now
-    readers, begun_s = readers_now(), clock_s()
+    readers, begun_s = readers_now(), time.monotonic()
     until_s = begun_s + _LONGEST_S
     found: dict[str, tuple[tuple[Entered, ...], float]] = {}
     for id in ids:
@@ -134,7 +132,7 @@ def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[t
             Entered(each.at, each.to_state or "", each.from_state or "", _exit_status(each.payload))
             for each in reversed(items)
         )
-        ended_s = clock_s()
+        ended_s = time.monotonic()
         found[id] = moves, ended_s - begun_s
         begun_s = ended_s
     return found

@@ -13,8 +13,8 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Reversible
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -52,22 +52,12 @@ def columns_of(fields: Iterable[Field[Any]]) -> tuple[ListedColumn, ...]:
 
 
 def _column(field: Field[Any], declared: ListColumn) -> ListedColumn:
-    value: Callable[[Any], Any] | None
-    if declared.sort is not None or not declared.is_sorted:
-        value = declared.sort
-    elif field.unit is Unit.TEXT:
-        value = partial(_text_of, field)
-    else:
-        value = partial(_value_of, field)
-    return ListedColumn(declared.name, declared.title, value, declared.style, declared.is_number, field)
+    def value(item: Any) -> Any:
+        found = field.get(item, NOWHERE)
+        return str(found).lower()[:LONGEST_TEXT] if field.unit is Unit.TEXT else found
 
-
-def _text_of(field: Field[Any], item: Any) -> str:
-    return str(field.get(item, NOWHERE)).lower()[:LONGEST_TEXT]
-
-
-def _value_of(field: Field[Any], item: Any) -> Any:
-    return field.get(item, NOWHERE)
+    sort = value if declared.sort is None and declared.is_sorted else declared.sort
+    return ListedColumn(declared.name, declared.title, sort, declared.style, declared.is_number, field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +115,11 @@ def parse(request: Request, columns: Iterable[ListedColumn], filters: Iterable[s
     return Query(request.url.path, wanted, by, towards == "desc", **cursors)
 
 
+def sort_value(columns: Iterable[ListedColumn], query: Query) -> Callable[[Any], Any]:
+    """What the rows of the query are sorted by."""
+    return next(column.value for column in columns if column.name == query.sort and column.value is not None)
+
+
 async def matching(items: Iterable[T], matches: Callable[[T], bool]) -> AsyncIterator[list[T]]:
     """The items that match, in pieces, with turns for other requests in between."""
     rest = iter(items)
@@ -170,7 +165,7 @@ async def page_of(
                 last = best[-1][0]
                 keyed = [each for each in keyed if (each[0] > last if is_largest_first else each[0] < last)]
             if keyed:
-                best = pick(rows, [*best, *keyed], key=_key)
+                best = pick(rows, [*best, *keyed], key=itemgetter(0))
     except TypeError:
         raise Refusal(400, "the cursor is of another list") from None
     if is_back:
@@ -186,10 +181,6 @@ async def page_of(
         _text(best[-1][0]) if best and has_more else None,
         _text(best[0][0]) if best and first > 0 else None,
     )
-
-
-def _key(pair: tuple[Key, Any]) -> Key:
-    return pair[0]
 
 
 def _text(key: Key) -> str:

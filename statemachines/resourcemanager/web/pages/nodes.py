@@ -18,7 +18,7 @@ from statemachines.resourcemanager.reports import ContainerReport, NodeReport
 from statemachines.resourcemanager.web.pages import admin_changes
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.histories import history_of
-from statemachines.resourcemanager.web.pages.listing import Key, Query, columns_of, matching, page_of, parse
+from statemachines.resourcemanager.web.pages.listing import Key, Query, columns_of, matching, page_of, parse, sort_value
 from statemachines.resourcemanager.web.pages.site import ClusterSite
 
 NODES: Final = "/cluster/nodes"
@@ -44,7 +44,7 @@ async def list_view(site: ClusterSite, request: Request) -> View:
     model = site.model
     state = request.path_params.get("state")
     query, matches = _asked(request)
-    page = await page_of(model.nodes.values(), query, _value(query), _tie, matches)
+    page = await page_of(model.nodes.values(), query, sort_value(COLUMNS, query), _tie, matches)
     template, now_ms = site.templates.get_template("node_row.html"), model.now_ms()
     has_gpus = model.metrics.total.gpus > 0
     rows = {}
@@ -138,12 +138,6 @@ def _asked(request: Request) -> tuple[Query, Callable[[NodeReport], bool]]:
         )
 
     return query, matches
-
-
-def _value(query: Query) -> Callable[[NodeReport], Any]:
-    found = next(column.value for column in COLUMNS if column.name == query.sort)
-    assert found is not None  # `parse` accepts only those
-    return found
 
 
 def _tie(node: NodeReport) -> Key:

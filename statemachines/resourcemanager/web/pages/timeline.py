@@ -46,17 +46,12 @@ class Row(NamedTuple):
         return self.end in _BAD or bool(self.failure)
 
 
-def row_of(
-    label: str, title: str, moves: Sequence[Entered], begun_ms: int | None = None, failure: str = ""
-) -> Row | None:
-    """A row from moves, oldest first; None: nothing to draw.
+def row_of(label: str, title: str, moves: Sequence[Entered], begun_ms: int | None = None, failure: str = "") -> Row:
+    """A row from moves, oldest first, of which there is at least one.
 
     `begun_ms`: when it was made. Until the first move, it was in the state that this one left. `failure`: see Row.
     """
-    first = Entered(begun_ms, (moves[0].from_state if moves else "") or "NEW") if begun_ms is not None else None
-    steps = [*([first] if first is not None else []), *moves]
-    if not steps:
-        return None
+    steps = [*moves] if begun_ms is None else [Entered(begun_ms, moves[0].from_state or "NEW"), *moves]
     bars = [Bar(one.state, one.at_ms, next.at_ms) for one, next in pairwise(steps) if next.at_ms > one.at_ms]
     last = steps[-1]
     if last.state in _GOOD or last.state in _BAD:
