@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -24,10 +25,6 @@ from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent,
 from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.records.stored_state import (
-    HostLists,
-    NodeCapacity,
-    NodeLabel,
-    QueueChangeList,
     RecoveredApplication,
     RMState,
 )
@@ -185,15 +182,12 @@ class MemoryRMStateStore(RMStateStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self._applications: dict[str, RecoveredApplication] = {}
-        self._node_labels: dict[str, NodeLabel] = {}
-        self._node_capacities: dict[str, NodeCapacity] = {}
-        self._host_lists = HostLists()
-        self._queue_changes = QueueChangeList()
+        self._stored = RMState()
         self._epoch = 0
 
     def handle(self, event: RMStateStoreEvent) -> None:
-        entity, kind, applications = event.entity, event.type._name_, self._applications
+        entity, kind, stored = event.entity, event.type._name_, self._stored
+        applications = stored.applications
         if kind == "UPDATE_APP_ATTEMPT" or kind == "STORE_APP_ATTEMPT":
             application = applications.get(application_of(entity))
             if application is not None:  # otherwise it was removed with its attempts
@@ -207,17 +201,17 @@ class MemoryRMStateStore(RMStateStore):
         elif kind == "REMOVE_APP":
             applications.pop(entity, None)
         elif kind == "STORE_NODE_LABEL":
-            self._node_labels[entity] = event.state
+            stored.node_labels[entity] = event.state
         elif kind == "REMOVE_NODE_LABEL":
-            self._node_labels.pop(entity, None)
+            stored.node_labels.pop(entity, None)
         elif kind == "STORE_NODE_CAPACITY":
-            self._node_capacities[entity] = event.state
+            stored.node_capacities[entity] = event.state
         elif kind == "REMOVE_NODE_CAPACITY":
-            self._node_capacities.pop(entity, None)
+            stored.node_capacities.pop(entity, None)
         elif kind == "STORE_HOST_LISTS":
-            self._host_lists = event.state
+            stored.host_lists = event.state
         elif kind == "STORE_QUEUE_CHANGES":
-            self._queue_changes = event.state
+            stored.queue_changes = event.state
         else:
             application = applications.get(application_of(entity))
             if application is not None:
@@ -225,15 +219,15 @@ class MemoryRMStateStore(RMStateStore):
         self._answer(event)
 
     def load_state(self) -> RMState:
-        return RMState(
-            {
+        stored = self._stored
+        return replace(
+            stored,
+            applications={
                 app_id: RecoveredApplication(application.data, dict(sorted(application.attempts.items())))
-                for app_id, application in self._applications.items()
+                for app_id, application in stored.applications.items()
             },
-            dict(self._node_labels),
-            dict(self._node_capacities),
-            self._host_lists,
-            self._queue_changes,
+            node_labels=stored.node_labels.copy(),
+            node_capacities=stored.node_capacities.copy(),
         )
 
     def get_and_increment_epoch(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,11 @@ from ..stores import (
 )
 
 KINDS = ["memory", "sqlite"]
-ANN = Origin(5, "ann")
 
 
 @pytest.fixture(params=KINDS)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     return Stores(request.param, tmp_path / "state.db")
-
-
-def queue_changes(changes: Sequence[QueueChange]) -> Any:
-    """All changes of queues, as the store keeps them."""
-    return RMState().queue_changes._replace(changes=tuple(changes))
 
 
 def written(stores: Stores, *events: RMStateStoreEvent) -> RMState:
@@ -72,49 +67,6 @@ def found(stores: Stores) -> RMState:
         return store.load_state()
     finally:
         stores.close(store)
-
-
-def test_last_label_of_each_node_is_kept(stores: Stores) -> None:
-    labels = [("n1:1", "gpu"), ("n2:1", "gpu"), ("n1:1", ""), ("n\u00f6:1", "\u00fc"), ("n3:1", "gpu"), ("n3:1", None)]
-
-    state = written(
-        stores,
-        *[
-            RMStateStoreEvent(RMStateStoreEventType.REMOVE_NODE_LABEL, node, notify=False)
-            if label is None
-            else RMStateStoreEvent(RMStateStoreEventType.STORE_NODE_LABEL, node, NodeLabel(label, ANN), notify=False)
-            for node, label in labels
-        ],
-    )
-
-    assert state.node_labels == {node: NodeLabel(label, ANN) for node, label in labels[1:-2]}
-
-
-def test_last_capacity_of_each_node_and_the_last_changes_of_hosts_and_queues_are_kept(stores: Stores) -> None:
-    small, large = Resource(1, 2), Resource(3, 4, gpus=5, others=(("fpga", 6),))
-    drains = {"n1": HostDrain(7, 8), "n2": HostDrain(9, None)}
-    lists = HostLists(("n1", "n\u00f6"), ("n1", "n2", "n3"), drains, {"n3": ANN}, ANN)
-    changes = [QueueChange("root.a", "capacity", 12.5, ANN), QueueChange("root.b", "queue", "removed", ANN)]
-    changes += [QueueChange("root", "maximum_applications", 7, ANN), QueueChange("root.a", "x", True, Origin(1, ""))]
-    writes = [("NODE_CAPACITY", node, NodeCapacity(size, ANN)) for node, size in (("n1:1", small), ("n2:1", small))]
-    writes += [("NODE_CAPACITY", "n1:1", NodeCapacity(large)), ("NODE_CAPACITY", "n3:1", NodeCapacity(small, ANN))]
-
-    state = written(
-        stores,
-        *[RMStateStoreEvent(RMStateStoreEventType[f"STORE_{kind}"], *of, notify=False) for kind, *of in writes],
-        RMStateStoreEvent(RMStateStoreEventType.REMOVE_NODE_CAPACITY, "n3:1", notify=False),
-        *[
-            RMStateStoreEvent(RMStateStoreEventType.STORE_QUEUE_CHANGES, "queues", queue_changes(each), notify=False)
-            for each in (changes[:1], changes)
-        ],
-        *[
-            RMStateStoreEvent(RMStateStoreEventType.STORE_HOST_LISTS, "hosts", each, notify=False)
-            for each in (HostLists(excluded=("n4",)), lists)
-        ],
-    )
-
-    assert state.node_capacities == {"n1:1": NodeCapacity(large), "n2:1": NodeCapacity(small, ANN)}
-    assert (state.host_lists, state.queue_changes) == (lists, queue_changes(changes))
 
 
 def test_write_is_confirmed_once_it_is_kept(stores: Stores, tmp_path: Path) -> None:
@@ -162,6 +114,26 @@ def test_epoch_counts_the_resource_managers(stores: Stores) -> None:
     assert epochs == [0, 1, 2]
 
 
+def queue_changes(changes: Iterable[QueueChange]) -> Any:
+    """All changes of queues, as the store keeps them."""
+    return RMState().queue_changes._replace(changes=tuple(changes))
+
+
+def setting(kind: str, *values: st.SearchStrategy[Any]) -> st.SearchStrategy[RMStateStoreEvent]:
+    """A write of what an administrator set or gave up."""
+    return st.builds(partial(RMStateStoreEvent, RMStateStoreEventType[kind], notify=False), *values)
+
+
+NODES, ANYTHING, ANN = st.sampled_from(["n1:1", "n\u00f6:1"]), st.just(""), Origin(5, "ann")
+ORIGINS = st.sampled_from([None, ANN])
+SIZES = st.sampled_from([Resource(1, 2), Resource(3, 4, gpus=5, others=(("fpga", 6),))])
+DRAINS = {"n1": HostDrain(7, 8), "n\u00f6": HostDrain(9, None)}
+HOSTS = st.sampled_from(
+    [HostLists(excluded=("n4",)), HostLists(("n1", "n\u00f6"), ("n1", "n3"), DRAINS, {"n3": ANN}, ANN)]
+)
+QUEUES = st.builds(
+    QueueChange, st.just("root.a"), st.just("key"), st.sampled_from([12.5, 7, "removed", True, None]), st.just(ANN)
+)
 WRITES = st.one_of(
     st.builds(store_app, st.integers(1, 3), diagnostics=st.text(max_size=3)),
     st.builds(update_app, st.integers(1, 3), st.booleans(), diagnostics=st.text(max_size=3)),
@@ -169,6 +141,15 @@ WRITES = st.one_of(
     st.builds(update_attempt, st.integers(1, 3), st.integers(1, 2), diagnostics=st.text(max_size=3)),
     st.builds(remove_app, st.integers(1, 3), st.just(2)),
     st.builds(remove_attempt, st.integers(1, 3), st.integers(1, 2)),
+    setting("STORE_NODE_LABEL", NODES, st.builds(NodeLabel, st.sampled_from(["", "gpu", "\u00fc"]), ORIGINS)),
+    setting("REMOVE_NODE_LABEL", NODES),
+    setting("STORE_NODE_CAPACITY", NODES, st.builds(NodeCapacity, SIZES, ORIGINS)),
+    setting("REMOVE_NODE_CAPACITY", NODES),
+    setting("STORE_HOST_LISTS", ANYTHING, st.just(HostLists(excluded=("n4",)))),
+    setting(
+        "STORE_HOST_LISTS", ANYTHING, st.just(HostLists(("n1", "n\u00f6"), ("n1", "n3"), DRAINS, {"n3": ANN}, ANN))
+    ),
+    setting("STORE_QUEUE_CHANGES", ANYTHING, st.lists(QUEUES, max_size=2).map(queue_changes)),
 )
 
 
@@ -180,22 +161,33 @@ ANSWERS = {
 }
 
 
-def modelled(events: list[RMStateStoreEvent]) -> dict[str, tuple[Any, dict[str, Any]]]:
+def modelled(events: list[RMStateStoreEvent]) -> RMState:
     """What is stored in the end, worked out by hand: the last record of each, and nothing of what was removed."""
-    applications: dict[str, tuple[Any, dict[str, Any]]] = {}
+    stored = RMState()
+    applications = stored.applications
     for event in events:
         kind, entity = event.type.name, event.entity
         owner = "application" + entity.removeprefix("appattempt")[:7] if entity.startswith("appattempt") else entity
-        if kind in ("STORE_APP", "UPDATE_APP"):
-            applications[entity] = (event.state, applications[entity][1] if entity in applications else {})
+        if kind == "STORE_HOST_LISTS":
+            stored.host_lists = event.state
+        elif kind == "STORE_QUEUE_CHANGES":
+            stored.queue_changes = event.state
+        elif "_NODE_" in kind:
+            records: dict[str, Any] = stored.node_labels if kind.endswith("LABEL") else stored.node_capacities
+            records.pop(entity, None)
+            if kind.startswith("STORE"):
+                records[entity] = event.state
+        elif kind in ("STORE_APP", "UPDATE_APP"):
+            attempts = applications[entity].attempts if entity in applications else {}
+            applications[entity] = RecoveredApplication(event.state, attempts)
         elif kind == "REMOVE_APP":
             applications.pop(entity, None)
         elif owner in applications:
             if kind == "REMOVE_APP_ATTEMPT":
-                applications[owner][1].pop(entity, None)
+                applications[owner].attempts.pop(entity, None)
             else:
-                applications[owner][1][entity] = event.state
-    return applications
+                applications[owner].attempts[entity] = event.state
+    return stored
 
 
 @pytest.mark.long
@@ -217,7 +209,7 @@ def test_any_sequence_of_writes_leaves_their_net_effect(
         state = found(stores)
 
     model = modelled(events)
-    assert {app: (a.data, a.attempts) for app, a in state.applications.items()} == model
-    assert list(state.applications) == list(model)
+    assert state == model
+    assert list(state.applications) == list(model.applications)
     assert all(list(app.attempts) == sorted(app.attempts) for app in state.applications.values())
     assert owner.rest() == [f"{ANSWERS[event.type.name]} {event.entity}" for event in events if event.notify]
