@@ -29,14 +29,14 @@ class Hang(NamedTuple):
         return self._replace(what=self.what.partition(" of ")[0] if self.kind == "event" else "a mail")
 
 
-def longest_hang(views: Iterable[DispatcherView], longer_than_s: float = HANG_S) -> Hang | None:
+def longest_hang(views: Iterable[DispatcherView]) -> Hang | None:
     """The handler that hangs for the longest: others may be waiting for it. None: none does."""
     stuck = max(((view.running_s(), view.name, view) for view in views), default=None, key=lambda each: each[:2])
-    if stuck is None or stuck[0] <= longer_than_s:
+    if stuck is None or stuck[0] <= HANG_S:
         return None
     view = stuck[2]
     run = view.running()
-    if run is None or run.running_s <= longer_than_s:  # it has just ended
+    if run is None or run.running_s <= HANG_S:  # it has just ended
         return None
     what = run.description
     if run.kind == "event":

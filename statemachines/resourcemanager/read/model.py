@@ -14,7 +14,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
@@ -26,7 +25,7 @@ from statemachines.resourcemanager.read.operations import SchedulerRun
 from statemachines.resourcemanager.read.published import Publication
 from statemachines.resourcemanager.read.publisher import ModelPublisher
 from statemachines.resourcemanager.read.tallies import Tallies
-from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
@@ -43,8 +42,6 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_NOTHING: Final = Resource(0, 0)
-_PUBLISHED_S: Final = 10.0
 BUSY_SHARE: Final = 0.03
 """Of the handler thread's time, for publications while it has no time to spare. If they take more, they come less often
 than every `refresh_ms`..."""
@@ -58,25 +55,6 @@ CHOICES_KEPT: Final = 8
 
 FAILURES_KEPT: Final = 50_000
 """Exit statuses of ended containers: as many failures as the transitions kept by default can tell of."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """The resource manager itself."""
-
-    id: int
-    """The cluster's timestamp, Unix ms: the middle part of the ids of new applications."""
-    started_ms: int
-    state: str
-    """Of the service: NOTINITED, INITED, STARTED or STOPPED. At this moment, not as of the last publication."""
-    is_active: bool
-    """It is started, and serves."""
-    state_store: str
-    """The name of the state store's class."""
-    scheduler: str
-    """The name of the scheduler's class."""
-    node_labels: tuple[str, ...]
-    """Partitions that queues or nodes name, sorted; without the default one."""
 
 
 class ReadModel(LoopFollower):
@@ -96,8 +74,7 @@ class ReadModel(LoopFollower):
         """By id, inactive ones too. Heartbeats alone do not renew a report: ask `heartbeat_ms`."""
         self.queues: tuple[QueueInfo, ...] = ()
         """Parents before children, the root first."""
-        self.metrics: ClusterMetrics
-        self.metrics = ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, {})
+        self.metrics: ClusterMetrics = ClusterMetrics()
         self.run: SchedulerRun = SchedulerRun()
         """What the scheduler has done since this address began to follow it."""
         self.ended_apps: Counter[tuple[str, str]] = Counter()
@@ -108,10 +85,11 @@ class ReadModel(LoopFollower):
         """Of the last publication with news; 0: there was none yet, and the model is empty."""
         # By states, of the applications in front of it, which are those of the last publication that was asked for some
         self._chosen: tuple[dict[str, ApplicationReport], dict[frozenset[str], Collection[ApplicationReport]]] = {}, {}
-        self._manager = manager
+        self.manager: ResourceManager = manager
+        self.cluster_timestamp: int = 0
+        """Unix ms: the middle part of the ids of new applications."""
         self._publisher = ModelPublisher(manager)
         self._refresh_s = refresh_ms / 1000
-        self._cluster_timestamp = 0
         self._heartbeats_ms: dict[str, int] = {}  # by node; changed in place
         self._at_ns = time.monotonic_ns()  # of the state that the model has
         self._begun = 0  # publications asked for
@@ -120,23 +98,15 @@ class ReadModel(LoopFollower):
         self._waiting: set[asyncio.Future[None]] = set()  # woken by each publication
 
     @property
-    def info(self) -> ClusterInfo:
-        manager = self._manager
+    def node_labels(self) -> tuple[str, ...]:
+        """Partitions that queues or nodes name, sorted; without the default one."""
         labels = {label for queue in self.queues for label in queue.accessible_node_labels}
         labels.update(node.partition for node in self.nodes.values())
-        return ClusterInfo(
-            id=self._cluster_timestamp,
-            started_ms=manager.started_ms,
-            state=manager.state.name,
-            is_active=self.is_active(),
-            state_store=manager.store_name,
-            scheduler=manager.scheduler_name,
-            node_labels=tuple(sorted(labels - {""})),
-        )
+        return tuple(sorted(labels - {""}))
 
     def is_active(self) -> bool:
         """Whether the resource manager serves: it is started, has not failed, and does not stop."""
-        manager = self._manager
+        manager = self.manager
         return (
             self.number > 0
             and manager.in_state(ServiceState.STARTED)
@@ -149,7 +119,7 @@ class ReadModel(LoopFollower):
 
         A handler that hangs, or has failed, leaves the last one readable.
         """
-        return self.number > 0 and self._manager.in_state(ServiceState.STARTED)
+        return self.number > 0 and self.manager.in_state(ServiceState.STARTED)
 
     def apps_in(self, states: frozenset[str] | None) -> Collection[ApplicationReport]:
         """The applications in any of these states, in the order of `apps`; None: all of them. It is never changed.
@@ -170,25 +140,20 @@ class ReadModel(LoopFollower):
     @property
     def maximum_allocation(self) -> MaximumAllocation:
         """The largest container by the configuration of the scheduler. Queues may have less."""
-        config = self._manager.settings.scheduler
+        config = self.manager.settings.scheduler
         cores = config.maximum_allocation_vcores
         return MaximumAllocation(config.maximum_allocation_mb, None if cores is None else cores * 1000)
 
     def may_lack_nodes(self) -> bool:
         """The start is so short a time ago that nodes may still register: their sizes are no maximum yet."""
-        wait_ms = self._manager.settings.scheduler.maximum_allocation_wait_ms
-        return self.now_ms() - self._cluster_timestamp <= wait_ms
+        wait_ms = self.manager.settings.scheduler.maximum_allocation_wait_ms
+        return self.now_ms() - self.cluster_timestamp <= wait_ms
 
     def queue_sizes(self) -> tuple[int, int]:
         """Events that wait now: for the central dispatcher, and for the scheduler where it has a thread of its own."""
-        manager = self._manager
+        manager = self.manager
         scheduler = sum(each.queue_size() for each in manager.scheduler_path if each is not manager.dispatcher)
         return manager.dispatcher.queue_size(), scheduler
-
-    @property
-    def cluster_timestamp(self) -> int:
-        """Unix ms: the middle part of the ids of new applications."""
-        return self._cluster_timestamp
 
     def now_ms(self) -> int:
         """Unix ms of the resource manager's clock."""
@@ -207,9 +172,9 @@ class ReadModel(LoopFollower):
 
     def hang(self) -> Hang | None:
         """The handler thread that has been busy with one event or mail for more than a second, if any."""
-        return longest_hang(dispatcher.view for dispatcher in self._manager.dispatchers)
+        return longest_hang(dispatcher.view for dispatcher in self.manager.dispatchers)
 
-    async def published(self, timeout_s: float | None = _PUBLISHED_S) -> None:
+    async def published(self, timeout_s: float) -> None:
         """Return once all that the handler thread did before this call is in the model.
 
         Raises TimeoutError: the handler thread was busy with something else for `timeout_s`.
@@ -235,7 +200,7 @@ class ReadModel(LoopFollower):
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
-        dispatchers = self._manager.dispatchers
+        dispatchers = self.manager.dispatchers
         spare = SpareTime(len(dispatchers), lambda: sum(each.stats().idle_s for each in dispatchers))
         while True:
             next_s = loop.time() + self._refresh_s
@@ -309,7 +274,7 @@ class ReadModel(LoopFollower):
         self.queues = tuple(publication.queues)
         self.metrics = publication.metrics
         self.run = publication.run
-        self._cluster_timestamp = publication.cluster_timestamp
+        self.cluster_timestamp = publication.cluster_timestamp
         self.number += 1
 
     def _apply_apps(self, changes: Mapping[str, ApplicationReport | None]) -> None:

@@ -28,7 +28,6 @@ from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.read.marks import LOOK_EVERY, SORT_EVERY, Dirty, ReportMarks
 from statemachines.resourcemanager.read.published import Cost, Publication
-from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
@@ -91,8 +90,7 @@ class _Totals:
 
 
 _FREE: Final = Cost()
-_NONE = Resource(0, 0)
-_NOTHING: Final = _Totals((), ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NONE, _NONE, _NONE, _NONE, {}), -1)
+_NOTHING: Final = _Totals((), ClusterMetrics(), -1)
 
 
 class ModelPublisher:

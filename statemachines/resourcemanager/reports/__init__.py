@@ -16,13 +16,13 @@ from statemachines.resourcemanager.reports.app_waits import (
     AppWait,
     WaitingReport,
     app_waits,
-    waiting_report,
     waiting_reports,
 )
 from statemachines.resourcemanager.reports.cluster import ClusterMetrics, cluster_metrics
 from statemachines.resourcemanager.reports.entities import (
     APPLICATION_STATES,
     ENDED_STATES,
+    NODE_STATES,
     WAITING_STATES,
     ApplicationAttemptReport,
     ApplicationReport,
@@ -44,6 +44,7 @@ __all__ = [
     "APPLICATION_STATES",
     "ENDED_STATES",
     "EXIT_STATUS",
+    "NODE_STATES",
     "WAITING_STATES",
     "AppWait",
     "ApplicationAttemptReport",
@@ -70,6 +71,5 @@ __all__ = [
     "node_reports",
     "view_key",
     "waiting_apps",
-    "waiting_report",
     "waiting_reports",
 ]

@@ -37,8 +37,13 @@ class WaitingReport:
         return self.reason.sentence if self.reason is not None else None
 
 
-def waiting_report(context: RMContext, app: RMApp, looks: NodeLooks | None = None) -> WaitingReport:
-    """`looks`: shared by the applications of one answer, which bounds what the answer costs."""
+def waiting_reports(context: RMContext, app_ids: Iterable[str]) -> list[WaitingReport]:
+    """Of those that are known, in the order given. They share their looks at nodes, which bounds what they cost."""
+    looks, found = NodeLooks(), [context.apps.get(app_id) for app_id in app_ids]
+    return [_waiting_report(context, app, looks) for app in found if app is not None]
+
+
+def _waiting_report(context: RMContext, app: RMApp, looks: NodeLooks) -> WaitingReport:
     now_ms = context.now_ms()
     attempt = app.current_attempt
     if app.state in _ACTIVE and attempt is not None:
@@ -46,12 +51,6 @@ def waiting_report(context: RMContext, app: RMApp, looks: NodeLooks | None = Non
         if asks:
             return WaitingReport(app.entity, now_ms, asks[0].reason, asks)
     return WaitingReport(app.entity, now_ms, _why_no_asks(context, app))
-
-
-def waiting_reports(context: RMContext, app_ids: Iterable[str]) -> list[WaitingReport]:
-    """Of those that are known, in the order given."""
-    looks, found = NodeLooks(), [context.apps.get(app_id) for app_id in app_ids]
-    return [waiting_report(context, app, looks) for app in found if app is not None]
 
 
 class AppWait(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from statemachines.resourcemanager.context import RMContext
@@ -14,29 +14,30 @@ from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 _IN_USE = frozenset({RMNodeState.RUNNING.name, RMNodeState.DECOMMISSIONING.name})
+_NOTHING = Resource(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetrics:
     """The cluster now; applications are counted since the start of the resource manager."""
 
-    apps_submitted: int
+    apps_submitted: int = 0
     """The sum of the next five."""
-    apps_pending: int
-    apps_running: int
-    apps_completed: int
-    apps_failed: int
-    apps_killed: int
-    containers_allocated: int
-    containers_reserved: int
-    containers_pending: int
+    apps_pending: int = 0
+    apps_running: int = 0
+    apps_completed: int = 0
+    apps_failed: int = 0
+    apps_killed: int = 0
+    containers_allocated: int = 0
+    containers_reserved: int = 0
+    containers_pending: int = 0
     """Pending requests."""
-    total: Resource
+    total: Resource = _NOTHING
     """The capacity of RUNNING nodes, and what DECOMMISSIONING ones use."""
-    allocated: Resource
-    reserved: Resource
-    pending: Resource
-    nodes: dict[str, int]
+    allocated: Resource = _NOTHING
+    reserved: Resource = _NOTHING
+    pending: Resource = _NOTHING
+    nodes: dict[str, int] = field(default_factory=dict)
     """Count by state, for all states but NEW."""
 
     @property

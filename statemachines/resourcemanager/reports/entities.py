@@ -32,6 +32,7 @@ ENDED_STATES = ("FINISHED", "FAILED", "KILLED")
 APPLICATION_STATES = (*WAITING_STATES, "RUNNING", *ENDED_STATES)
 """The states for clients, in order. An application that ends is reported in its previous state until its end is
 stored."""
+NODE_STATES = tuple(state.name for state in RMNodeState)
 
 
 def waiting_apps(states: Mapping[str, int]) -> int:

@@ -13,7 +13,6 @@ AccessDeniedError.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from statemachines.resourcemanager import reports
@@ -23,7 +22,6 @@ from statemachines.resourcemanager.events.rmappattempt import FAILED_BY_USER, RM
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
-from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.machines.states import END_IS_STORED, RMAppState
 from statemachines.resourcemanager.records.acls import ApplicationAccess, Caller
 from statemachines.resourcemanager.records.errors import (
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
 
 SIGNALS = ("OUTPUT_THREAD_DUMP", "GRACEFUL_SHUTDOWN", "FORCEFUL_SHUTDOWN")
 """The signals for containers."""
-NODE_STATES = tuple(state.name for state in RMNodeState)
 _ACTIVE = frozenset({RMAppState.ACCEPTED, RMAppState.RUNNING})
 
 
@@ -98,7 +95,7 @@ class ClientRMService(HandlerThreadService):
             TimeoutError: not stored within `timeout` seconds; the message says whether it may be stored later.
         """
         try:
-            return self._submit_application(submission, caller, timeout=timeout)
+            return self._submit_application(submission, caller=caller, timeout=timeout)
         except TimeoutError as late:
             advice = "submit it again with the same id to find out"
             if submission.application_id is None:
@@ -107,20 +104,11 @@ class ClientRMService(HandlerThreadService):
 
     @once_stored
     def _submit_application(
-        self, submission: ApplicationSubmission, caller: Caller | None, *, timeout: float | None = None
+        self, submission: ApplicationSubmission, *, caller: Caller | None = None, timeout: float | None = None
     ) -> Callable[[], Stored[str]]:
         return self._submitter.submission(submission, caller)
 
-    _submit_application_later: Final = later(_submit_application)
-
-    def submit_application_later(
-        self, submission: ApplicationSubmission, *, caller: Caller | None = None
-    ) -> Future[str]:
-        """Submit an application without waiting: a future of the id, completed once the application is stored.
-
-        All errors are in the future. One that is cancelled before the handler thread comes to it submits nothing.
-        """
-        return self._submit_application_later(submission, caller)
+    submit_application_later: Final = later(_submit_application)
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
@@ -418,10 +406,10 @@ class ClientRMService(HandlerThreadService):
         """The nodes in one of `states`; None: all nodes, including inactive ones.
 
         Raises:
-            InvalidRequestError: a state is not one of NODE_STATES.
+            InvalidRequestError: a state is not one of reports.NODE_STATES.
         """
-        wanted = frozenset(NODE_STATES if states is None else states)
-        check_names("node state", wanted, NODE_STATES)
+        wanted = frozenset(reports.NODE_STATES if states is None else states)
+        check_names("node state", wanted, reports.NODE_STATES)
         return lambda: reports.node_reports(self._context, wanted)
 
     get_cluster_nodes_later: Final = later(get_cluster_nodes)

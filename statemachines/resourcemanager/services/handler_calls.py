@@ -228,12 +228,6 @@ class HandlerCalls:
         return was_waiting
 
 
-def fail_unless_cancelled(future: Future[Any], error: BaseException) -> None:
-    """Complete a future. One that was cancelled ends here: `concurrent.futures.wait` waits for this."""
-    if future.running() or future.set_running_or_notify_cancel():
-        future.set_exception(error)
-
-
 class _HandlerCall(Generic[T]):
     """One call, as the runnable of its mail."""
 
@@ -281,7 +275,9 @@ class _HandlerCall(Generic[T]):
 
     def fail(self, error: BaseException) -> None:
         """For the thread that has removed the call."""
-        fail_unless_cancelled(self.future, error)
+        # A cancelled future ends here: `concurrent.futures.wait` waits for this.
+        if self.future.running() or self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
 
     def cancel(self) -> bool:
         """The mailbox was closed before the mail could run."""

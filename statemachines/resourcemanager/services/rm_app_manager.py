@@ -116,15 +116,13 @@ def move_application(context: RMContext, app: RMApp, queue: str, on_stored: OnSt
     _replace(app, app.submission._replace(queue=queue), on_stored)
 
 
-def update_priority(context: RMContext, app: RMApp, priority: int, on_stored: OnStored = _nothing) -> None:
+def update_priority(context: RMContext, app: RMApp, priority: int, on_stored: OnStored) -> None:
     """Change the priority of an application that the scheduler has."""
     context.scheduler.update_priority(app.entity, priority)
     _replace(app, app.submission._replace(priority=priority), on_stored)
 
 
-def update_lifetime(
-    context: RMContext, app: RMApp, lifetime_s: int | None, on_stored: OnStored = _nothing
-) -> int | None:
+def update_lifetime(context: RMContext, app: RMApp, lifetime_s: int | None, on_stored: OnStored) -> int | None:
     """Change how long after its submission an application is killed, as far as its queue allows.
 
     Returns the deadline, Unix ms; None: no deadline.

@@ -84,9 +84,7 @@ def known_refusal(error: Exception) -> Refusal | None:
     """The answer to a client for an error of the resource manager's services; None: it is none of them."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, RejectedExecutionError | TimeoutError | ApplicationNotStoredError):
-        return Refusal(503, str(error), SOON)
-    if isinstance(error, ChangeNotStoredError):
+    if isinstance(error, RejectedExecutionError | TimeoutError | ApplicationNotStoredError | ChangeNotStoredError):
         return Refusal(503, str(error), SOON)
     status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), None)
     return None if status is None else Refusal(status, str(error))

@@ -46,11 +46,11 @@ class UserError(Refusal):
 class Users:
     """Finds the users of requests."""
 
-    def __init__(self, config: RMWebConfig, *, groups: Groups | None = None) -> None:
+    def __init__(self, config: RMWebConfig) -> None:
         self._config = config
         self._is_simple = config.auth_in_use == "simple"
         self._is_anonymous = config.tokens_file is None and (config.tls is None or config.tls.client_ca is None)
-        self.groups: Groups = groups or Groups()
+        self.groups: Groups = Groups()
 
     # -- who it is ----------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class Users:
             UserError: `user.name` is not a user's name (400).
         """
         user, _ = self._user(request, self.principal(request))
-        return None if user is None else await self._caller(user, self._is_admin(request, user))
+        return None if user is None else await self.caller(user, self._is_admin(request, user))
 
     async def writer(self, request: Request) -> Caller:
         """The user that asks for a change. The request's audit line names it.
@@ -82,11 +82,11 @@ class Users:
             raise UserError(403, f"role user is required; {principal.name} has role {principal.role}")
         if not self._is_simple and user == self._config.static_user:
             raise UserError(403, f"The default static user cannot carry out this operation ({user}).")
-        return await self._caller(user, self._is_admin(request, user))
+        return await self.caller(user, self._is_admin(request, user))
 
-    async def caller(self, user: str) -> Caller:
-        """Any user, by name."""
-        return await self._caller(user, False)
+    async def caller(self, user: str, is_admin: bool = False) -> Caller:
+        """Any user, by name; `is_admin`: its role makes it an administrator."""
+        return Caller(user, await self.groups.of(user), is_admin)
 
     @staticmethod
     def principal(request: Request) -> Principal | None:
@@ -124,9 +124,6 @@ class Users:
         if principal is None or not principal.may("admin"):
             return False
         return user == principal.name or (self._is_local_name(principal) and user == self._config.static_user)
-
-    async def _caller(self, user: str, is_admin: bool) -> Caller:
-        return Caller(user, await self.groups.of(user), is_admin)
 
     # -- what the client says -----------------------------------------------------------------------------------------
 

@@ -88,7 +88,6 @@ from statemachines.resourcemanager.reports import (
     WaitingAsk,
     WaitingReport,
     WaitReason,
-    application_report,
     cluster_metrics,
 )
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of

@@ -47,7 +47,7 @@ async def queues_view(site: ClusterSite, request: Request) -> View:
         "queues": queues,
         "partitions": labels if len(labels) > 1 else [],
         "partition": shown,
-        "scheduler": model.info.scheduler,
+        "scheduler": model.manager.scheduler_name,
         "users_shown": _USERS_SHOWN,
         "changes": admin_changes.queue_changes(site),
         "changes_of": "Queue",

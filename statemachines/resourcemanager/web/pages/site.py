@@ -76,14 +76,14 @@ class ClusterSite(Site):
         return f"{ROOT}/appattempt/{entity}" if entity.startswith("appattempt_") else None
 
     def facts(self) -> Sequence[tuple[str, str]]:
-        info = self.model.info
+        model, manager = self.model, self.model.manager
         return (
             ("Reported as Hadoop", self.rm.config.hadoop_version),
-            ("Service state", info.state),
-            ("Cluster timestamp", str(info.id)),
-            ("State store", info.state_store),
-            ("Scheduler", info.scheduler),
-            ("Partitions", ", ".join(info.node_labels) or "only the default one"),
+            ("Service state", manager.state.name),
+            ("Cluster timestamp", str(model.cluster_timestamp)),
+            ("State store", manager.store_name),
+            ("Scheduler", manager.scheduler_name),
+            ("Partitions", ", ".join(model.node_labels) or "only the default one"),
             ("REST API", Markup('<a href="/ws/v1/cluster/info">/ws/v1/cluster</a>')),
             ("Metrics", Markup('<a href="/metrics">/metrics</a>')),
         )

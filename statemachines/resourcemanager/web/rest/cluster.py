@@ -86,14 +86,14 @@ def not_offered(rm: RMWeb) -> Sequence[BaseRoute]:
 
 
 def _info(rm: RMWeb) -> dict[str, Any]:
-    found, hadoop = rm.model.info, rm.config.hadoop_version
+    model, manager, hadoop = rm.model, rm.model.manager, rm.config.hadoop_version
     own = f"central-dispatcher {_version()}"
     return {
-        "id": found.id,
-        "startedOn": found.started_ms,
-        "state": found.state,
-        "haState": "ACTIVE" if found.is_active else "STOPPED",
-        "rmStateStoreName": found.state_store,
+        "id": model.cluster_timestamp,
+        "startedOn": manager.started_ms,
+        "state": manager.state.name,
+        "haState": "ACTIVE" if model.is_active() else "STOPPED",
+        "rmStateStoreName": manager.store_name,
         "resourceManagerVersion": own,
         "resourceManagerBuildVersion": own,
         "resourceManagerVersionBuiltOn": "unknown",

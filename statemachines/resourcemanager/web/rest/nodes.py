@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.read.fields import GONE, IN_USE, NODE_FIELDS, Around
-from statemachines.resourcemanager.reports import NodeReport
+from statemachines.resourcemanager.reports import NODE_STATES, NodeReport
 from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.web.rest import filters, ids
 from statemachines.resourcemanager.web.rest.lists import list_answer
@@ -22,23 +22,12 @@ from statemachines.resourcemanager.web.rest.texts import Texts
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-STATES: Final = (
-    "NEW",
-    "RUNNING",
-    "UNHEALTHY",
-    "DECOMMISSIONING",
-    "DECOMMISSIONED",
-    "LOST",
-    "REBOOTED",
-    "SHUTDOWN",
-)
-
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     texts, around = Texts(NODE_FIELDS), Around(hadoop_version=rm.config.hadoop_version)
 
     async def nodes(request: Request) -> Response:
-        states = filters.names(request.query_params, ("states",), STATES)
+        states = filters.names(request.query_params, ("states",), NODE_STATES)
         texts.forget(rm.model.nodes)
         return await list_answer(request, rm, "nodes", "node", _found(rm, texts, around, states))
 
@@ -51,7 +40,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         return json_answer(b'{"node":%s}' % texts.writer()(id, report, around))
 
     async def labels(_: Request) -> Response:
-        found = _labels(rm, rm.model.info.node_labels)
+        found = _labels(rm, rm.model.node_labels)
         return answer(listed(rm, "nodeLabelInfo", found) or {"nodeLabelInfo": None})
 
     async def labels_of_nodes(_: Request) -> Response:
@@ -61,7 +50,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 
     async def nodes_of_labels(request: Request) -> Response:
         wanted = filters.listed(request.query_params, "labels")
-        known = rm.model.info.node_labels
+        known = rm.model.node_labels
         mapped = [each for each in known if each in wanted] if wanted else known
         return answer({"labelsToNodes": listed(rm, "entry", _mappings(rm, mapped))})
 

@@ -72,7 +72,7 @@ def _disabled(request: Request) -> Response:
 def _own_id(rm: RMWeb, text: str) -> str:
     """Raises Refusal (400) for what no resource manager of this cluster can have handed out."""
     app_id = application_id(text)
-    now = rm.model.info.id
+    now = rm.model.cluster_timestamp
     if cluster_timestamp_of(app_id) > now:
         raise Refusal(400, f"application-id: {app_id} is not from new-application: the cluster is at {now}")
     return app_id
