@@ -3,9 +3,7 @@ this does not.
 
     door         the service: a web host, which runs the app on a thread of its own
     app          the app: routes of `rest/`, `jmx/`, `pages/`, the ops API, /metrics; `shared` is what endpoints share
-    model        what the app answers from, the loop's thread; `hangs` is what keeps it from being renewed
-    publisher    what the model is made of; the handler thread, and with `marks`, `published` and `operations` the only
-                 one here that touches its state
+    users        on whose behalf a request is made, and with `groups` and `visibility`, what its user may see
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from starlette.requests import Request
@@ -49,7 +50,7 @@ async def list_answer(request: Request, rm: RMWeb, outer: str, inner: str, items
     headers = {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if is_zipped else {})
     if request.method == "HEAD":
         return Response(b"", 200, headers, JSON)
-    texts = _whole(rm, outer, inner, (first, second), pieces)
+    texts = _whole(rm, outer, inner, chain((first, second), pieces))
     body = _zipped(texts) if is_zipped else texts
     return StreamingResponse(body, 200, headers, JSON)
 
@@ -74,15 +75,9 @@ def _pieces(items: Iterable[bytes | None]) -> Iterator[bytes]:
         yield b"," + text if text and not is_first else text
 
 
-async def _whole(
-    rm: RMWeb, outer: str, inner: str, made: Iterable[bytes], pieces: Iterator[bytes]
-) -> AsyncIterator[bytes]:
+async def _whole(rm: RMWeb, outer: str, inner: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     """The text of the list, and a rest after each piece."""
     is_empty, head = True, b'{"%s":{"%s":[' % (outer.encode(), inner.encode())
-    for text in made:
-        if text:
-            yield head + text if is_empty else text
-            is_empty = False
     while True:
         begun_ns = time.thread_time_ns()
         piece = next(pieces, None)

@@ -32,11 +32,6 @@ BASE: Final = "/ws/v1/cluster"
 JSON: Final = "application/json; charset=utf-8"
 MOST_INT: Final = 2**31 - 1
 """Java's int."""
-_CLASSES: Final = {
-    "BadRequestException": "org.apache.hadoop.yarn.webapp.BadRequestException",
-    "ForbiddenException": "org.apache.hadoop.yarn.webapp.ForbiddenException",
-    "NotFoundException": "org.apache.hadoop.yarn.webapp.NotFoundException",
-}
 _OF_STATUS: Final = {400: "BadRequestException", 403: "ForbiddenException", 404: "NotFoundException"}
 
 
@@ -125,8 +120,8 @@ async def remote_exception(request: Request, refusal: Refusal) -> Response:
 
 def remote_exception_body(status: int, message: str) -> bytes:
     name = _OF_STATUS.get(status, "WebApplicationException")
-    java_class = _CLASSES.get(name, f"javax.ws.rs.{name}")
-    about = {"exception": name, "message": one_line(message), "javaClassName": java_class}
+    package = "org.apache.hadoop.yarn.webapp" if status in _OF_STATUS else "javax.ws.rs"
+    about = {"exception": name, "message": one_line(message), "javaClassName": f"{package}.{name}"}
     return to_json({"RemoteException": about})
 
 
