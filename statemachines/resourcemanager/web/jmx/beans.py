@@ -264,15 +264,15 @@ def _answer(snapshot: Snapshot, pattern: ObjectName, attribute: str | None) -> R
         if not pattern.matches(bean.name):
             continue
         shown = {"name": str(bean.name), "modelerType": bean.modeler_type}
-        if attribute is None:
-            found.append(shown | bean.attributes())
-            continue
         attributes = shown | bean.attributes()
-        if attribute not in attributes:
+        if attribute is None:
+            found.append(attributes)
+        elif attribute in attributes:
+            found.append(shown | {attribute: attributes[attribute]})
+        else:
             status = 404
             found.append(shown | _failure(f"No attribute with name {attribute} was found."))
             break
-        found.append(shown | {attribute: attributes[attribute]})
     return answer({"beans": found}, status)
 
 

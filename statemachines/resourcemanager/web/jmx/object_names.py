@@ -66,9 +66,8 @@ def _fits(text: str, pattern: str) -> bool:
     if "*" not in pattern and "?" not in pattern:
         return text == pattern
     at = place = 0
-    last_star: tuple[int, int] | None = (
-        None  # where the text goes on after what it stands for, and the pattern after it
-    )
+    # Where the text goes on after what it stands for, and the pattern after it:
+    last_star: tuple[int, int] | None = None
     while at < len(text):
         if pattern[place : place + 1] == "*":
             place += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -59,8 +60,6 @@ async def viewer_of(rm: RMWeb, request: Request) -> Viewer:
     """Raises UserError: `user.name` is not a user's name (400)."""
     reader, writer = await rm.users.reader(request), None
     if not rm.config.read_only:
-        try:
+        with suppress(UserError):
             writer = await rm.users.writer(request)
-        except UserError:
-            writer = None
     return Viewer(rm.clients.acls, reader, writer)
