@@ -113,10 +113,10 @@ def releases_with(machine: str, from_state: str, to_state: str, event: str | Non
     Raises:
         UnknownMachineError: no machine has this name.
     """
-    name = factory_of(machine).name
-    differing = differences().get(name, {})
+    name, current = factory_of(machine).name, _current(machine.lower())
+    differing = differences(name, current)
     found: set[str] = set()
-    for arc in of_release(name, _current(machine.lower()), ANY):
+    for arc in of_release(name, current, ANY):
         if (arc.from_state, arc.to_state) == (from_state, to_state) and event in (None, arc.event):
             found.update(differing.get(arc, RELEASES))
     return tuple(release for release in (EARLY, *RELEASES) if release in found)

@@ -1,7 +1,9 @@
 """The arcs that not every release declares, by machine.
 
-The other modules of this package list them, one a line: machine, from_state, event, to_state and, joined by `|`, the
-releases that declare the arc. An arc of Hadoop 3 that is not listed is also an arc of 2.4 and 2.7.
+The other modules of this package list them. `NEW_IN_3` names the states and events of a machine that no release before
+Hadoop 3 has: an arc with one of them is of Hadoop 3 alone. `ROWS` has any other arc, one a line: machine, from_state,
+event, to_state and, joined by `|`, the releases that declare it. An arc of Hadoop 3 that is in neither is also an arc
+of 2.4 and 2.7.
 """
 
 from __future__ import annotations
@@ -27,23 +29,26 @@ class ReleaseArc(NamedTuple):
     to_state: str
 
 
-@cache
-def differences() -> Mapping[str, Mapping[ReleaseArc, tuple[str, ...]]]:
-    """The releases that declare an arc, from the oldest to the newest, by machine and arc. Any thread.
+@cache  # bounded by the number of machines
+def differences(machine: str, arcs: frozenset[ReleaseArc]) -> Mapping[ReleaseArc, tuple[str, ...]]:
+    """The releases that declare an arc of a machine whose arcs in Hadoop 3 are `arcs`, oldest first. Any thread.
 
-    A machine or an arc on which the releases agree has no entry.
+    An arc on which the releases agree has no entry.
     """
-    found: dict[str, dict[ReleaseArc, tuple[str, ...]]] = {}
+    found: dict[ReleaseArc, tuple[str, ...]] = {}
     for module in (resourcemanager, mapreduce, nodemanager):
+        new = set(module.NEW_IN_3.get(machine, "").split())
+        found.update((arc, (CURRENT,)) for arc in arcs if not new.isdisjoint(arc))
         for line in module.ROWS.splitlines():
-            machine, from_state, event, to_state, releases = line.split(",")
-            found.setdefault(machine, {})[ReleaseArc(from_state, event, to_state)] = tuple(releases.split("|"))
+            of_machine, from_state, event, to_state, releases = line.split(",")
+            if of_machine == machine:
+                found[ReleaseArc(from_state, event, to_state)] = tuple(releases.split("|"))
     return found
 
 
 def of_release(machine: str, arcs: frozenset[ReleaseArc], release: str) -> frozenset[ReleaseArc]:
     """The arcs that `release`, one of `RELEASES` or `ANY`, declares for a machine whose arcs in Hadoop 3 are `arcs`."""
-    differing = differences().get(machine, {})
+    differing = differences(machine, arcs)
     if release == ANY:
         return arcs | differing.keys()
     return (arcs - differing.keys()) | {arc for arc, releases in differing.items() if release in releases}
