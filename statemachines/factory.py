@@ -7,7 +7,7 @@ event replaces the earlier one. `install_topology` builds the table, which all m
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from enum import Enum
 from threading import get_ident
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
@@ -19,7 +19,6 @@ from dispatcher.util.functions import require_plain
 from statemachines.arc_hooks import NotTaken, Seal
 from statemachines.declared import (
     ArcKind,
-    Hook,
     MachineTable,
     StateHook,
     TableRow,
@@ -76,38 +75,10 @@ class InvalidStateTransitionError(DispatcherError):
 
 
 class _Declaration(NamedTuple):
-    """The arguments of one call, linked to the call before it: adding an arc copies nothing."""
+    """What one call declared, linked to the call before it: adding an arc copies nothing."""
 
     before: _Declaration | None
-    declared: _Arcs | _Hooks | _Timeouts
-
-
-class _Arcs(NamedTuple):
-    """Of `add_transition`."""
-
-    pres: tuple[Enum, ...]
-    posts: tuple[Enum, ...]
-    event_types: tuple[Enum, ...]
-    hook: Hook | None
-    arc: ArcKind
-    guard: Hook | None
-    reenters: bool
-
-
-class _Hooks(NamedTuple):
-    """Of `on_entry` and `on_exit`."""
-
-    states: tuple[Enum, ...]
-    kind: Literal["entry", "exit"]
-    hook: Hook
-
-
-class _Timeouts(NamedTuple):
-    """Of `timeout`."""
-
-    states: tuple[Enum, ...]
-    seconds: float
-    event_type: Enum
+    declared: Sequence[TableRow | StateHook | Timeout]
 
 
 class StateMachineFactory(Generic[S, OPERAND]):
@@ -185,7 +156,9 @@ class StateMachineFactory(Generic[S, OPERAND]):
             raise InvalidValueError(
                 f"from {_names(pres)} to {_names(posts)}: reenter=True is for an arc from a state to itself"
             )
-        return self._and(_Arcs(pres, posts, types, hook, arc, guard, reenter))
+        why = "" if guard is None else name_of(guard)
+        transitions = [Transition(pre, event_type, posts, arc, why) for pre in pres for event_type in types]
+        return self._and([TableRow(transition, hook, guard, reenter) for transition in transitions])
 
     def on_entry(self, states: S | Set[S], hook: Callable[[OPERAND, Any], Any]) -> StateMachineFactory[S, OPERAND]:
         """Return a new factory whose machines call `hook(operand, event)` as they enter one of the states.
@@ -210,7 +183,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
     def _with_hook(self, states: Any, kind: Literal["entry", "exit"], hook: Any) -> StateMachineFactory[S, OPERAND]:
         members = _states(states, f"on_{kind}")
         hook = require_plain(hook, "hook", "takes the operand and the event", is_hot=True)
-        return self._and(_Hooks(members, kind, hook))
+        return self._and([StateHook(state, kind, hook) for state in members])
 
     def timeout(self, states: S | Set[S], seconds: float, event_type: Enum) -> StateMachineFactory[S, OPERAND]:
         """Return a new factory whose entities get an event of this type once they've been in the state for `seconds`.
@@ -228,7 +201,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
             raise InvalidTypeError(f"states and event types are Enum members, got {event_type!r}")
         if duration_ns("seconds", seconds) < _LEAST_TIMEOUT_NS:
             raise InvalidValueError(f"a timeout of {_names(members)} takes at least 0.001 seconds, not {seconds}")
-        return self._and(_Timeouts(members, seconds, event_type))
+        return self._and([Timeout(state, seconds, event_type) for state in members])
 
     def install_topology(self) -> StateMachineFactory[S, OPERAND]:
         """Return a factory with its table already built, so the first `make` doesn't wait for it.
@@ -316,28 +289,22 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return iter(self._table().timeouts)
 
     def _table(self) -> MachineTable:
-        declarations: list[_Arcs | _Hooks | _Timeouts] = []
+        calls: list[Sequence[TableRow | StateHook | Timeout]] = []
         last = self._declared
         while last is not None:
-            declarations.append(last.declared)
+            calls.append(last.declared)
             last = last.before
         # Keyed by identity: members of two Enums that mix in int or str can be equal.
         rows: dict[tuple[int, int, int], TableRow] = {}
         hooks: list[StateHook] = []
         timeouts: dict[tuple[int, int], Timeout] = {}
-        for each in reversed(declarations):
-            if isinstance(each, _Hooks):
-                hooks += [StateHook(state, each.kind, each.hook) for state in each.states]
-            elif isinstance(each, _Timeouts):
-                for state in each.states:
-                    timeouts[id(state), id(each.event_type)] = Timeout(state, each.seconds, each.event_type)
+        for each in (each for declared in reversed(calls) for each in declared):
+            if isinstance(each, StateHook):
+                hooks.append(each)
+            elif isinstance(each, Timeout):
+                timeouts[id(each.state), id(each.event)] = each
             else:
-                guard = "" if each.guard is None else name_of(each.guard)
-                for pre in each.pres:
-                    for event_type in each.event_types:
-                        transition = Transition(pre, event_type, each.posts, each.arc, guard)
-                        key = id(pre), id(event_type), id(each.guard)
-                        rows[key] = TableRow(transition, each.hook, each.guard, each.reenters)
+                rows[id(each.transition.from_state), id(each.transition.event), id(each.guard)] = each
         for key, row in rows.items():
             timeout = timeouts.get(key[:2])
             if timeout is not None:
@@ -349,7 +316,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
             self._nodes = build(self._initial_state, self._name, self._table())
         return self._nodes
 
-    def _and(self, declared: _Arcs | _Hooks | _Timeouts) -> StateMachineFactory[S, OPERAND]:
+    def _and(self, declared: Sequence[TableRow | StateHook | Timeout]) -> StateMachineFactory[S, OPERAND]:
         return self._with(_Declaration(self._declared, declared), None)
 
     def _with(self, declared: _Declaration | None, nodes: Nodes | None) -> StateMachineFactory[S, OPERAND]:

@@ -106,10 +106,10 @@ class ThreadTables:
         thread = get_ident()
         nodes = self._by_thread.get(thread)
         if nodes is None:
-            nodes = copy_of(self._pattern)
+            nodes, steps = with_steps(self._pattern)
             for node in nodes.values():
                 node.tables, node.thread = self, thread
-            self._recorder.add_steps(self._machine, add_steps(nodes))
+            self._recorder.add_steps(self._machine, steps)
             # A signal handler that has come first has a table of its own, whose steps are summed up as well.
             self._by_thread[thread] = nodes
         return nodes
@@ -166,32 +166,19 @@ def _arc(nodes: Nodes, rows: Sequence[TableRow], hooks: HooksOfStates, seal: Sea
     return arc
 
 
-def copy_of(nodes: Nodes) -> Nodes:
-    """A table of the same arcs, whose steps can be of a recorder. The nodes must be of none."""
+def with_steps(nodes: Nodes) -> tuple[Nodes, list[Step]]:
+    """A table of the same arcs, with the steps of each, and all its steps. The nodes must have none."""
     copies = {name: Node(node.state, node.machine) for name, node in nodes.items()}
+    steps: list[Step] = []
     for name, node in nodes.items():
-        arcs = copies[name].arcs
         for event_type, arc in node.arcs.items():
-            arcs[event_type] = copy = Arc(arc.event_type, arc.hook)
+            copies[name].arcs[event_type] = copy = Arc(arc.event_type, arc.hook)
             if arc.target is not None:
                 copy.target = copies[arc.target.state._name_]
-            else:
-                copy.targets = {key: copies[target.state._name_] for key, target in arc.targets.items()}
-    return copies
-
-
-def add_steps(nodes: Nodes) -> list[Step]:
-    """Give each arc its steps; returns them all. The nodes must be of one recorder alone."""
-    steps: list[Step] = []
-    for node in nodes.values():
-        for arc in node.arcs.values():
-            if arc.target is not None:
-                arc.step = Step(node.machine, node.state, arc.event_type, arc.target.state)
-                steps.append(arc.step)
-            else:
-                arc.steps = {
-                    key: Step(node.machine, node.state, arc.event_type, target.state)
-                    for key, target in arc.targets.items()
-                }
-                steps.extend(arc.steps.values())
-    return steps
+                copy.step = Step(node.machine, node.state, arc.event_type, arc.target.state)
+                steps.append(copy.step)
+            for key, target in arc.targets.items():
+                copy.targets[key] = copies[target.state._name_]
+                copy.steps[key] = Step(node.machine, node.state, arc.event_type, target.state)
+            steps += copy.steps.values()
+    return copies, steps
