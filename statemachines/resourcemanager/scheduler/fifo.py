@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from statemachines.resourcemanager.records.config import SchedulerConfig
-from statemachines.resourcemanager.records.resource import NOTHING, MaximumAllocation, Resource
+from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import (
     Amounts,
     add,
@@ -32,7 +32,7 @@ from statemachines.resourcemanager.scheduler.core.books import SchedulerContext
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, NodeSet, SchedulerNode, of_node
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
-from statemachines.resourcemanager.scheduler.core.users import User, pending_amounts, sum_of
+from statemachines.resourcemanager.scheduler.core.users import User, pending_amounts, sum_of, user_info
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
@@ -149,8 +149,7 @@ class FifoPolicy(SchedulingPolicy):
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         self._config = config  # its access control lists are the queues'
-        self.asks: PendingAsks = PendingAsks()
-        self.pending: PendingAsks = self.asks
+        self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
         self._users: dict[str, User] = {}  # those with applications
@@ -169,10 +168,10 @@ class FifoPolicy(SchedulingPolicy):
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        return self.asks.choose(node, opportunity)
+        return self.pending.choose(node, opportunity)
 
     def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        choose = self.asks.choose
+        choose = self.pending.choose
         for node in freed:
             while (chosen := choose(node)) is not None:
                 yield *chosen, node
@@ -272,7 +271,7 @@ class FifoPolicy(SchedulingPolicy):
             containers=sum(user.containers for user in users.values()),
             children=() if is_leaf else (QUEUE,),
             partitions=(partition,),
-            users=tuple(_user_info(name, user, total) for name, user in users.items()) if is_leaf else (),
+            users=tuple(self._user_info(name, user) for name, user in users.items()) if is_leaf else (),
             pending=pending,
             acl_submit_applications=None if is_leaf else self._config.acl_submit_applications,
             acl_administer_queue=None if is_leaf else self._config.acl_administer_queue,
@@ -280,25 +279,15 @@ class FifoPolicy(SchedulingPolicy):
             maximum_allocation=self._maximum,
         )
 
+    def _user_info(self, name: str, user: User) -> QueueUserInfo:
+        """All of a user's applications are active, and it takes part while it has any pending asks."""
+        total = resource_of(self._total)
+        info = user_info(name, user, total, total)
+        return info._replace(
+            active_applications=user.applications, pending_applications=0, is_active=user.pending_containers > 0
+        )
+
 
 def _masters(attempt: SchedulerApplicationAttempt) -> Amounts:
     submission = attempt.app.submission
     return () if submission.unmanaged_am else amounts_of(submission.am_resource)
-
-
-def _user_info(name: str, user: User, total: Resource) -> QueueUserInfo:
-    return QueueUserInfo(
-        user=name,
-        used=resource_of(sum_of([user.used])),
-        reserved=NOTHING,  # it never reserves a node
-        pending=resource_of(pending_amounts([user])),
-        am_used=resource_of(sum_of([user.masters])),
-        user_limit=total,
-        am_limit=total,
-        active_applications=user.applications,
-        pending_applications=0,
-        allocated_containers=user.containers,
-        reserved_containers=0,
-        pending_containers=user.pending_containers,
-        is_active=user.pending_containers > 0,
-    )

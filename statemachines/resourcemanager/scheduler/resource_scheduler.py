@@ -371,7 +371,7 @@ class ResourceScheduler:
             return ApplicationUse(
                 live,
                 tuple(container.request.resource for container in attempt.reservations.values()),
-                tuple(_pending(each.requirements, each.priority, len(each)) for each in attempt.pending.values()),
+                tuple(map(_pending, attempt.pending.values())),
                 *self._policy.usage_shares(attempt, used),
                 attempt.blacklist,
             )
@@ -451,7 +451,6 @@ def _in_service(allocator: AppPlacementAllocator) -> tuple[int, int]:
     return allocator.priority, allocator.first.arrival
 
 
-def _pending(requirements: NodeRequirements, priority: int, count: int) -> PendingRequests:
-    return PendingRequests(
-        requirements.resource, count, priority, requirements.partition, requirements.host, requirements.rack
-    )
+def _pending(asks: AppPlacementAllocator) -> PendingRequests:
+    need = asks.requirements
+    return PendingRequests(need.resource, len(asks), asks.priority, need.partition, need.host, need.rack)

@@ -8,6 +8,8 @@ from dispatcher.errors import ConfigError
 from statemachines.resourcemanager.records.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
 
 ROOT = "root"
+_PATH = "scheduler.queues"
+"""The key of the tree."""
 _TOLERANCE_PERCENT = 0.05  # three times 33.33 count as 100, as in YARN
 
 
@@ -17,18 +19,22 @@ def check_scheduler_queues(config: SchedulerConfig) -> None:
         ConfigError: the queues don't form a valid tree, or their maximum allocations don't fit; names the key.
     """
     check_queues(config.queues)
-    check_maximum_allocations(config.queues, config.maximum_allocation_mb, config.maximum_allocation_vcores)
+    for queue, where in _all(config.queues, _PATH):
+        for key in "maximum_allocation_mb", "maximum_allocation_vcores":
+            value, most = getattr(queue, key), getattr(config, key)
+            if value is not None and most is not None and value > most:
+                raise ConfigError(f"{where}.{key}: {value} is more than scheduler.{key}, {most}")
 
 
-def check_queues(queues: Sequence[QueueConfig], path: str = "scheduler.queues") -> None:
+def check_queues(queues: Sequence[QueueConfig]) -> None:
     """
     Raises:
         ConfigError: the queues do not form a valid tree; names the key.
     """
     if not queues:
-        raise ConfigError(f"{path}: there must be a queue; leave the key out for one named default")
+        raise ConfigError(f"{_PATH}: there must be a queue; leave the key out for one named default")
     seen: dict[str, str] = {}
-    for queue, where in _all(queues, path):
+    for queue, where in _all(queues, _PATH):
         if queue.name == ROOT:
             raise ConfigError(f"{where}.name: root is the parent of all queues; choose another name")
         if not queue.queues:
@@ -39,20 +45,7 @@ def check_queues(queues: Sequence[QueueConfig], path: str = "scheduler.queues") 
                     "each name must be unique"
                 )
         _check_one(queue, where)
-    _check_children(queues, path, None)
-
-
-def check_maximum_allocations(queues: Sequence[QueueConfig], memory_mb: int | None, vcores: int | None) -> None:
-    """Compare with the scheduler's own maximum.
-
-    Raises:
-        ConfigError: a queue's is more; names the key.
-    """
-    for queue, where in _all(queues, "scheduler.queues"):
-        for key, most in ("maximum_allocation_mb", memory_mb), ("maximum_allocation_vcores", vcores):
-            value: int | None = getattr(queue, key)
-            if value is not None and most is not None and value > most:
-                raise ConfigError(f"{where}.{key}: {value} is more than scheduler.{key}, {most}")
+    _check_children(queues, _PATH, None)
 
 
 def _all(queues: Sequence[QueueConfig], path: str) -> Iterator[tuple[QueueConfig, str]]:

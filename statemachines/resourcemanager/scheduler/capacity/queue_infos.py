@@ -22,7 +22,7 @@ from statemachines.resourcemanager.scheduler.capacity.queues import (
     Share,
 )
 from statemachines.resourcemanager.scheduler.core.amounts import resource_of, share_of
-from statemachines.resourcemanager.scheduler.core.users import User, pending_amounts, sum_of
+from statemachines.resourcemanager.scheduler.core.users import User, pending_amounts, sum_of, user_info
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
 
 PRIORITY_UTILIZATION = "priority-utilization"
@@ -110,25 +110,7 @@ def _partition_info(queue: Queue, partition: str, share: Share, users: list[User
 def _user_infos(leaf: LeafQueue) -> tuple[QueueUserInfo, ...]:
     limit = resource_of(user_limit_amounts(leaf, DEFAULT_PARTITION))
     am_limit = resource_of(user_master_limit(leaf, DEFAULT_PARTITION))
-    return tuple(_user_info(name, user, limit, am_limit) for name, user in leaf.users.items())
-
-
-def _user_info(name: str, user: User, limit: Resource, am_limit: Resource) -> QueueUserInfo:
-    return QueueUserInfo(
-        user=name,
-        used=resource_of(sum_of([user.used])),
-        reserved=resource_of(sum_of([user.reserved])),
-        pending=resource_of(pending_amounts([user])),
-        am_used=resource_of(sum_of([user.masters])),
-        user_limit=limit,
-        am_limit=am_limit,
-        active_applications=user.active_applications,
-        pending_applications=user.applications - user.active_applications,
-        allocated_containers=user.containers - user.reserved_containers,
-        reserved_containers=user.reserved_containers,
-        pending_containers=user.pending_containers,
-        is_active=user.asks > 0,
-    )
+    return tuple(user_info(name, user, limit, am_limit) for name, user in leaf.users.items())
 
 
 def _used_share(share: Share) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import attrgetter
 
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator, SchedulingOpportunity
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
@@ -270,8 +271,8 @@ def _needs(requirements: NodeRequirements) -> list[_Need]:
     """Memory and vcores first, whether needed or not; then what else is needed."""
     resource = requirements.resource
     needs: list[_Need] = [
-        ("memory_mb", resource.memory_mb, _free_memory_mb, lambda node: node.capacity.memory_mb),
-        ("vcores_milli", resource.vcores_milli, _free_vcores_milli, lambda node: node.capacity.vcores_milli),
+        ("memory_mb", resource.memory_mb, attrgetter("free_memory_mb"), attrgetter("capacity.memory_mb")),
+        ("vcores_milli", resource.vcores_milli, attrgetter("free_vcores_milli"), attrgetter("capacity.vcores_milli")),
     ]
     if resource.gpus:
         milli = resource.gpu_milli
@@ -286,14 +287,6 @@ def _needs(requirements: NodeRequirements) -> list[_Need]:
     for name, amount in resource.others:
         needs.append((name, amount, *_of_other(name)))
     return needs
-
-
-def _free_memory_mb(node: SchedulerNode) -> int:
-    return node.free_memory_mb
-
-
-def _free_vcores_milli(node: SchedulerNode) -> int:
-    return node.free_vcores_milli
 
 
 def _of_other(name: str) -> tuple[Callable[[SchedulerNode], int], Callable[[SchedulerNode], int]]:

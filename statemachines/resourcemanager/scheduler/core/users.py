@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
+from statemachines.resourcemanager.scheduler.queue_info import QueueUserInfo
 
 ByPartition = dict[str, dict[str, int]]
 """Amounts by partition and resource type."""
@@ -61,6 +63,25 @@ def _add(to: ByPartition, partition: str, amounts: Amounts, sign: int) -> None:
     if of_partition is None:
         of_partition = to[partition] = {}
     add(of_partition, amounts, sign)
+
+
+def user_info(name: str, user: User, limit: Resource, am_limit: Resource) -> QueueUserInfo:
+    """`limit`, `am_limit`: the user's, for all its containers and for its masters."""
+    return QueueUserInfo(
+        user=name,
+        used=resource_of(sum_of([user.used])),
+        reserved=resource_of(sum_of([user.reserved])),
+        pending=resource_of(pending_amounts([user])),
+        am_used=resource_of(sum_of([user.masters])),
+        user_limit=limit,
+        am_limit=am_limit,
+        active_applications=user.active_applications,
+        pending_applications=user.applications - user.active_applications,
+        allocated_containers=user.containers - user.reserved_containers,
+        reserved_containers=user.reserved_containers,
+        pending_containers=user.pending_containers,
+        is_active=user.asks > 0,
+    )
 
 
 def pending_amounts(users: Iterable[User], partition: str | None = None) -> dict[str, int]:
