@@ -209,6 +209,13 @@ class Capacity(AnyCourseOfEvents):
 class CapacityOnHeartbeats(Capacity):
     on_heartbeat = True
 
+    @invariant()
+    def reservations_are_for_somebody(self) -> None:
+        reserved = [node.reserved_container for node in self.cluster.scheduler.nodes()]
+        assert {one.entity for one in reserved if one is not None} == {
+            one.entity for one in self.containers("RESERVED")
+        }
+
 
 def check_numbers(value: Any) -> None:
     """All numbers, at any depth, are finite and none is negative."""

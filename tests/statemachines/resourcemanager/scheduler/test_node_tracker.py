@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import InvalidResourceRequestError, Resource
+from statemachines.resourcemanager.scheduler.core import node_tracker
 from statemachines.simulation.workload import NodeSpec
 
 from ....kit import tries
 from ..daemon.yarn_cluster import Yarn, ask
 from ..inner import NodeRequirements, SchedulerNode
-from .reserving import node_tracker
 
 ANYWHERE: frozenset[str] = frozenset()
 
@@ -86,13 +86,6 @@ def test_larger_requirements_skip_nodes_where_a_smaller_search_failed() -> None:
     assert room.find(greater) is None
 
     assert greater.looks <= 64
-
-
-def test_requirements_smaller_in_one_type_ignore_the_failed_search() -> None:
-    room, nodes = gpus_taken(200)
-    assert room.find(Looking(2)) is None
-
-    assert room.find(requirements(1)) is nodes[0]
 
 
 def test_line_stays_short_however_often_nodes_get_room() -> None:

@@ -10,7 +10,6 @@ from ....kit.scenarios import play
 from ..cluster import Cluster
 from ..inner import FifoScheduler
 from .queue_cluster import QueueCluster
-from .reserving import Reserving
 from .stage import SchedulerStage
 
 RACKS = "node preferred near rack=/a | node far rack=/b | app x y | "
@@ -21,8 +20,7 @@ def on_heartbeats(policy: str, **scheduler: Any) -> Cluster:
     if policy == "capacity":
         queue = {"name": "default", **FREE}
         return QueueCluster(queue, on_heartbeat=True, maximum_am_resource_percent=100, **scheduler)
-    kind = {"fifo": FifoScheduler, "reserving": Reserving}[policy]
-    return Cluster(lambda context: kind(context, on_heartbeat=True), scheduler=scheduler)
+    return Cluster(lambda context: FifoScheduler(context, on_heartbeat=True), scheduler=scheduler)
 
 
 SCENARIOS: dict[str, tuple[dict[str, Any], str]] = {
@@ -91,14 +89,14 @@ def test_heartbeat(config: dict[str, Any], script: str, policy: str) -> None:
     play(SchedulerStage(on_heartbeats(policy, **config)), script)
 
 
-CROWDED = "node n1 | app small big | ask small 5 5 | beat n1 | launch small1 small2 | ask big 10 | "
-"""One node, filled by two containers of `small`; `big` asks for all of it."""
+CROWDED = "node n1 spare | app small big | ask small 4 5 | beat n1 | launch small1 small2 | ask big 10 | "
+"""A node, almost filled by two containers of `small`; `big` asks for all of it. The spare one is room for its queue."""
 AGAIN = "end small1 | ask small 5 | beat n1 | end small2 | ask small 5 | beat n1 "
 
 RESERVATIONS = {
     "a reserved node is kept until there is room enough": CROWDED + f"beat n1 | {AGAIN} -> big n1",
     "a reserved container gets its GPUs with its room": (
-        "node n1 10g2 | app small big | ask small 1g1 | beat n1 | ask big 1g2 | beat n1 -> reserved n1"
+        "node n1 spare 10g2 | app small big | ask small 1g1 | beat n1 | ask big 1g2 | beat n1 -> reserved n1"
         "| end small1 -> gpus:big 0 1"
     ),
     "a node that could never take the ask is not reserved": (
@@ -124,7 +122,7 @@ RESERVATIONS = {
 
 @pytest.mark.parametrize("script", RESERVATIONS.values(), ids=RESERVATIONS)
 def test_reservation(script: str) -> None:
-    play(SchedulerStage(on_heartbeats("reserving")), script)
+    play(SchedulerStage(on_heartbeats("capacity")), script)
 
 
 def test_without_reservations_small_asks_of_an_earlier_application_take_each_bit_of_room() -> None:
@@ -132,7 +130,7 @@ def test_without_reservations_small_asks_of_an_earlier_application_take_each_bit
 
 
 def test_reservation_becomes_the_container() -> None:
-    stage = SchedulerStage(on_heartbeats("reserving"))
+    stage = SchedulerStage(on_heartbeats("capacity"))
     play(stage, CROWDED + "beat n1 -> reserved n1")
     (reserved,) = (c for c in stage.cluster.context.containers.values() if c.state.name == "RESERVED")
 

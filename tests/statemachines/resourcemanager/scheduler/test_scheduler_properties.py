@@ -15,7 +15,6 @@ from statemachines.simulation.workload import NodeSpec
 from ....kit import tries
 from ..cluster import Cluster
 from ..inner import FifoScheduler, ResourceScheduler, RMContext, application_of
-from .reserving import Reserving
 from .stage import size_of
 
 # Few and large sizes, so that several asks with equal requirements are pending.
@@ -248,21 +247,9 @@ class Fifo(AnyCourseOfEvents):
                 assert kept == left[len(left) - len(kept) :], "an ask was served before those ahead of it"
 
 
-class ReservingOnHeartbeats(Fifo):
+class FifoOnHeartbeats(Fifo):
     def make(self, context: RMContext) -> ResourceScheduler:
-        return Reserving(context, on_heartbeat=True)
-
-    @invariant()
-    def reservations_are_for_somebody(self) -> None:
-        reserved = [node.reserved_container for node in self.cluster.scheduler.nodes()]
-        assert {one.entity for one in reserved if one is not None} == {
-            one.entity for one in self.containers("RESERVED")
-        }
-
-    @precondition(lambda self: self.cluster.context.nodes)
-    @rule(which=ANY)
-    def heartbeat(self, which: int) -> None:
-        self.cluster.tracker.heartbeat(self.node(which))
+        return FifoScheduler(context, on_heartbeat=True)
 
 
 def shape_of(request: ContainerRequest) -> tuple[Any, ...]:
@@ -276,6 +263,6 @@ def pick(which: int, items: list[Any]) -> Any:
 
 SETTINGS = settings(max_examples=tries(20), stateful_step_count=50, deadline=None)
 Fifo.TestCase.settings = SETTINGS
-ReservingOnHeartbeats.TestCase.settings = SETTINGS
+FifoOnHeartbeats.TestCase.settings = SETTINGS
 TestFifo = pytest.mark.slow(Fifo.TestCase)
-TestReservingOnHeartbeats = pytest.mark.slow(ReservingOnHeartbeats.TestCase)
+TestFifoOnHeartbeats = pytest.mark.slow(FifoOnHeartbeats.TestCase)
