@@ -138,7 +138,7 @@ def test_finalizers_of_dropped_entities_may_read_changes(
         def __del__(self) -> None:
             reader = Thread(target=changes.count, daemon=True)
             reader.start()
-            reader.join(10)
+            reader.join(60)
             waiting.append(reader.is_alive())
 
     for name in ("one", "other"):

@@ -88,6 +88,13 @@ def test_larger_requirements_skip_nodes_where_a_smaller_search_failed() -> None:
     assert greater.looks <= 64
 
 
+def test_requirements_smaller_in_one_type_ignore_the_failed_search() -> None:
+    room, nodes = gpus_taken(200)
+    assert room.find(Looking(2)) is None
+
+    assert room.find(requirements(1)) is nodes[0]
+
+
 def test_line_stays_short_however_often_nodes_get_room() -> None:
     nodes = [node(number) for number in range(5)]
     room, whole = node_tracker.NodeSearch(nodes), requirements(4, 4)

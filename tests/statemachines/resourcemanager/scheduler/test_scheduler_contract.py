@@ -394,7 +394,7 @@ def test_nodes_may_be_added_during_an_iteration_over_them(cluster: Cluster) -> N
 def test_container_that_has_ended_is_not_kept_while_its_attempt_lives_on(cluster: Cluster) -> None:
     def count_containers() -> int:
         gc.collect()
-        return sum(type(thing) is RMContainer for thing in gc.get_objects())
+        return sum(type(thing) is RMContainer and thing.context is cluster.context for thing in gc.get_objects())
 
     attempt = cluster.new_attempt()
     before = count_containers()

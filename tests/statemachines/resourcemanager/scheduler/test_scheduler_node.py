@@ -91,10 +91,6 @@ SCENARIOS = {
         "node 8192x8000g2 | take c1 8000x7000g1:300 -> c1 0 ; free 192 1000 700 1000 ; fits:192x1000 True"
         "; fits:193x1000 False ; fits:192x1001 False"
     ),
-    "what is returned is free again": (
-        "node 8192x8000g2 | take c1 100x200g2:300 | return c1 -> free 8192 8000 1000 1000 ; c1 -"
-    ),
-    "to return an unknown container changes nothing": "node 9g1 | take c1 1g1:400 | return c2 -> free 8 8 600 ; c1 0",
     "a container without room is refused": "node 8192x8000 | take c1 8193x1 -> refused yes",
     "a container without a GPU is refused": "node 9 | take c1 1g1 -> refused yes",
     "a container cannot be booked twice": "node 9 | take c1 1 | take c1 1 -> refused yes",

@@ -341,17 +341,23 @@ def test_looks_for_asks_that_prefer_a_node_are_counted() -> None:
 
 
 def test_a_look_at_ten_thousand_nodes_is_short() -> None:
-    """A millisecond or two on an idle machine; ten times that is far too long on any."""
+    """A millisecond or two: it costs about what it costs to ask each node once whether it has room."""
     nodes = [SchedulerNode(f"n{i}:1", NodeSpec(f"n{i}", Resource(8_192 + i % 7, 8_000))) for i in range(10_000)]
     for node in nodes:
         node.take("one", Resource(4_096, 1_000))
     requirements = NodeRequirements(Resource(8_000, 1_000), frozenset(), "", None, None, frozenset())
 
-    best_s = 1.0
-    for _ in range(5):
-        began_s = time.perf_counter()
-        reason = why_unplaced(nodes, (), requirements)
-        best_s = min(best_s, time.perf_counter() - began_s)
+    def best_s(look: Callable[[], object]) -> float:
+        times_s = []
+        for _ in range(5):
+            began_s = time.thread_time()
+            look()
+            times_s.append(time.thread_time() - began_s)
+        return min(times_s)
 
-    assert reason.sentence == "no node has 8,000 MB free; the closest, n6:1, has 4,102 MB"
-    assert best_s < 0.02
+    plain_s = best_s(lambda: [requirements.fits(node) for node in nodes])
+
+    assert best_s(lambda: why_unplaced(nodes, (), requirements)) < 10 * plain_s
+    assert why_unplaced(nodes, (), requirements).sentence == (
+        "no node has 8,000 MB free; the closest, n6:1, has 4,102 MB"
+    )
