@@ -268,10 +268,15 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
     while True:
         for part in parts:
             left_s = None if deadline is None else max(0.0, deadline - monotonic())
-            try:
-                if not await asyncio.wait_for(asyncio.wrap_future(part.core.when_drained()), left_s):
+            drained = part.core.when_drained()
+            if drained.done():  # with no time left, `wait_for` would not look
+                is_drained = drained.result()
+            else:
+                try:
+                    is_drained = await asyncio.wait_for(asyncio.wrap_future(drained), left_s)
+                except TimeoutError:
                     return False
-            except TimeoutError:
+            if not is_drained:
                 return False
         # A handler of one partition may have posted to another meanwhile. A single one was drained, and may work again.
         if len(parts) == 1 or dispatcher.is_drained():

@@ -187,6 +187,7 @@ ROWS: Rows = {
         " | release -> later False False True",
         {},
     ),
+    "await_drained without time says whether it is": ("drained 1 0 -> later True", {}),
     "await_drained of a dispatcher that stops ends": (
         "hold 0 | post 1 2 | drained 3 | halt 4 | release -> discarded 2", {"drain_events_on_stop": False},
     ),
