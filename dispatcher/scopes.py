@@ -33,7 +33,7 @@ from dispatcher.interface import Dispatcher, ScheduledEvent
 from dispatcher.queue.rules import RuleOptions, rule_of
 from dispatcher.retry import Retry
 from dispatcher.routes import Part, RegistersHandlers, require_function, require_members
-from dispatcher.util.foreign import is_member, text_of, type_of
+from dispatcher.util.foreign import is_member, kind_of, text_of, type_of
 from dispatcher.util.functions import require_kind, require_plain, takes_options
 
 
@@ -90,6 +90,12 @@ class Scope(RegistersHandlers):
         require_members(event_class)
         require_function(part)
         twin = self._twin_of(event_class)
+        for member in part.members:
+            if id(member) not in self._twins:
+                raise InvalidValueError(
+                    f"{self.name}: {kind_of(member)} is a combination of flags or none, and a scope has the events of "
+                    "single flags alone. Name those, or register for it on the dispatcher."
+                )
         handler = _for_scope(part.handler)
         own = part._replace(
             handler=handler,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,18 @@ def test_a_scope_within_a_scope_has_both_names(dispatcher: Any) -> None:
 
     assert inner.ask(ADD).result(TIMEOUT_S) == 1
     assert (inner.name, batcher.seen) == (f"{dispatcher.name}/a/b", [ADD])
+
+
+class Right(Flag):
+    READ = 1
+    WRITE = 2
+
+
+@pytest.mark.parametrize("right", [Right.READ | Right.WRITE, Right(0)])
+def test_a_function_for_several_flags_at_once_is_refused_by_name(right: Right) -> None:
+    """It was a KeyError of a number."""
+    with pytest.raises(InvalidValueError, match=r"jobs/a: Right\..* a scope has the events of single flags alone"):
+        AsyncDispatcher(name="jobs").scope("a").on(right)(print)
 
 
 @pytest.mark.parametrize(
