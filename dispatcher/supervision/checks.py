@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -32,11 +31,19 @@ class HealthCheck:
     first has returned.
     """
 
-    def __init__(
-        self, name: str, check: Callable[[], Any], timeout_s: float, clock_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, name: str, check: Callable[[], Any], timeout_s: float, clock_s: Callable[[], float]) -> None:
+        """Raises TypeError, ValueError: as `Health.register_check`."""
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"the name of a check must be a str, not {text_of(name)}")
+        if not name:
+            raise InvalidValueError("a check must have a name, such as 'database'")
+        name = one_line(plain_text(name), 100)
         self.name: Final = name
-        self._check = check
+        self._check = require_plain(check, f"check {name}", "returns True or False")
+        if not 0 < timeout_s < math.inf:
+            raise InvalidValueError(
+                f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}"
+            )
         self._timeout_s = timeout_s
         self._clock_s = clock_s  # monotonic
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
@@ -107,50 +114,3 @@ class HealthCheck:
             return
         why = f"took longer than {self._timeout_s:g} s" if is_late else "returned False"
         tell(log, logging.WARNING, "check %s: %s", self.name, why if error is None else f"raised {describe(error)}")
-
-
-class Checks:
-    """The checks of a process by name. Any thread."""
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s  # monotonic
-        self._checks: dict[str, HealthCheck] = {}  # any thread, each change and each list of it one call
-
-    def add(self, name: str, check: Callable[[], Any], timeout_s: float) -> None:
-        """Add a check; it replaces an earlier one of the same name.
-
-        Raises:
-            TypeError: `name` is not a str; `check` is not callable, or is an `async def` or a generator function.
-            ValueError: `name` is empty, or `timeout_s` is not positive and finite.
-        """
-        if not isinstance(name, str):
-            raise InvalidTypeError(f"the name of a check must be a str, not {text_of(name)}")
-        if not name:
-            raise InvalidValueError("a check must have a name, such as 'database'")
-        name = one_line(plain_text(name), 100)
-        check = require_plain(check, f"check {name}", "returns True or False")
-        if not 0 < timeout_s < math.inf:
-            raise InvalidValueError(
-                f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}"
-            )
-        self._checks[name] = HealthCheck(name, check, timeout_s, self._clock_s)
-
-    def remove(self, name: str) -> bool:
-        """Forget a check; returns whether there was one of this name."""
-        return self._checks.pop(name, None) is not None
-
-    def failed(self, *, waits: bool, begins: bool = True) -> list[str]:
-        """The names of the checks that fail, in the order in which they were added.
-
-        Starts the checks that are due. With `waits`, waits for their answers, at most for the longest timeout. Without
-        `begins`, starts none, and passes over those that were never started.
-        """
-        checks = [check for check in list(self._checks.values()) if begins or check.has_begun()]
-        for check in checks if begins else ():
-            check.begin_if_due()
-        return [check.name for check in checks if not check.is_ok(waits=waits)]
-
-    def after_fork(self) -> None:
-        """In a forked child."""
-        for check in self._checks.values():
-            check.after_fork()

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.service import CompositeService, Service, ServiceState
-from dispatcher.supervision.checks import Checks
+from dispatcher.supervision.checks import HealthCheck
 from dispatcher.util import log_files
 from dispatcher.util.foreign import plain_text
 from dispatcher.view import DispatcherView, dispatchers
@@ -139,7 +139,7 @@ class Health:
         self._since_s = clock_s()  # replaced in a forked child, before another thread runs
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
         self._watched: tuple[weakref.ref[Service], ...] = ()  # replaced under _lock, read by any thread
-        self._checks = Checks(clock_s)
+        self._checks: dict[str, HealthCheck] = {}  # by name; any thread, each change and each list of it one call
         # Unix seconds, of what the last look has found. Each look replaces it, without a lock: a signal handler may
         # look as well.
         self._since: dict[_Key, float] = {}
@@ -184,11 +184,12 @@ class Health:
             TypeError: `check` isn't callable, or is an `async def` or a generator function, or `name` isn't a str.
             ValueError: `name` is empty, or `timeout_s` isn't positive and finite.
         """
-        self._checks.add(name, check, timeout_s)
+        made = HealthCheck(name, check, timeout_s, self._clock_s)
+        self._checks[made.name] = made
 
     def unregister_check(self, name: str) -> bool:
         """Forget a check, and return whether there was one."""
-        return self._checks.remove(name)
+        return self._checks.pop(name, None) is not None
 
     def is_draining(self) -> bool:
         """Whether any dispatcher drains: a stop waits for it, for up to its `drain_timeout_s`."""
@@ -215,13 +216,17 @@ class Health:
         Waits for running checks, up to the longest of their timeouts. With `waits_for_checks=False`, you get the last
         answer of each. `also` has further reasons of your own; each `reason` must be one of `REASONS`.
         """
-        return self._look(self._checks.failed(waits=waits_for_checks), also)
+        checks = list(self._checks.values())
+        for check in checks:
+            check.begin_if_due()
+        return self._look(checks, waits_for_checks, also)
 
     def glance(self) -> HealthAnswer:
         """Answer as `ready` does, without starting a check. It notes since when each reason and warning has held."""
-        return self._look(self._checks.failed(waits=False, begins=False), ())
+        return self._look([check for check in list(self._checks.values()) if check.has_begun()], False, ())
 
-    def _look(self, failed_checks: Iterable[str], also: Iterable[HealthReason]) -> HealthAnswer:
+    def _look(self, checks: list[HealthCheck], waits: bool, also: Iterable[HealthReason]) -> HealthAnswer:
+        failed_checks = [check.name for check in checks if not check.is_ok(waits=waits)]  # first: it may wait
         services = self._services()
         views, own = self._views(services), _views_of(services)
         found = [reason for view in views for reason in _reasons_of(view, must_run=view in own or not services)]
@@ -272,7 +277,8 @@ class Health:
         self._lock = threading.Lock()
         self._watched = ()
         self._since = {}
-        self._checks.after_fork()
+        for check in self._checks.values():
+            check.after_fork()
 
 
 def _key_of(reason: HealthReason) -> _Key:
