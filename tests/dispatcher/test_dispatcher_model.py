@@ -222,7 +222,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if self.has_ended:
             assert self.dispatcher.wait_for_service_to_stop(TIMEOUT_S)
         elif not self.is_held:
-            self.dispatcher.wait_for_event_thread_to_wait()
+            self.dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 

@@ -14,28 +14,16 @@ from ...kit.services import fail
 from .asked import health_of
 
 
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 class Checked:
     """The health of nothing but checks, of which the first is `db`."""
 
     def __init__(self, check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> None:
-        self.clock = Clock()
-        self.health = health_of(clock_s=self.clock)
+        self.now_s = 0.0
+        self.health = health_of(clock_s=lambda: self.now_s)
         self.health.register_check("db", check, timeout_s)
 
     def failed(self, *, waits: bool) -> list[str]:
         return [each.reason.removeprefix("check:") for each in self.health.ready(waits_for_checks=waits).reasons]
-
-
-def checks_of(check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> tuple[Checked, Clock]:
-    checks = Checked(check, timeout_s)
-    return checks, checks.clock
 
 
 def exit_at_once() -> None:
@@ -49,7 +37,7 @@ class Unanswerable:
 
 @pytest.mark.parametrize("check", [lambda: False, lambda: None, fail, exit_at_once, Unanswerable])
 def test_a_check_that_does_not_say_true_has_failed(check: Callable[[], Any]) -> None:
-    checks, _ = checks_of(check)
+    checks = Checked(check)
 
     assert checks.failed(waits=True) == ["db"]
 
@@ -57,12 +45,12 @@ def test_a_check_that_does_not_say_true_has_failed(check: Callable[[], Any]) -> 
 def test_a_check_runs_at_most_once_a_second_and_its_last_answer_is_used() -> None:
     answers = iter([True, False])
     calls: list[str] = []
-    checks, clock = checks_of(lambda: (calls.append(threading.current_thread().name), next(answers))[1])
+    checks = Checked(lambda: (calls.append(threading.current_thread().name), next(answers))[1])
 
     assert [checks.failed(waits=True) for _ in range(3)] == [[], [], []]
-    clock.now_s = 0.99
+    checks.now_s = 0.99
     assert checks.failed(waits=True) == []
-    clock.now_s = 1.0
+    checks.now_s = 1.0
     assert checks.failed(waits=True) == ["db"]
     assert calls == ["check-db", "check-db"]  # a thread of its own
 
@@ -75,13 +63,13 @@ def test_a_check_that_does_not_return_in_time_has_failed_and_is_not_called_again
         gate.handle(None)
         return True
 
-    checks, clock = checks_of(hang, timeout_s=1.0)
-    clock.now_s = -0.999  # so the first answer is waited for 1 ms
+    checks = Checked(hang, timeout_s=1.0)
+    checks.now_s = -0.999  # so the first answer is waited for 1 ms
     assert checks.failed(waits=False) == ["db"]
     assert gate.entered.wait(TIMEOUT_S)
-    clock.now_s = 0.0
+    checks.now_s = 0.0
     assert checks.failed(waits=True) == ["db"]
-    for clock.now_s in (0.001, 1.0, 2.0, 3600.0):
+    for checks.now_s in (0.001, 1.0, 2.0, 3600.0):
         assert checks.failed(waits=True) == ["db"]
     assert calls == [1]
 
@@ -90,25 +78,25 @@ def test_a_check_that_does_not_return_in_time_has_failed_and_is_not_called_again
 
 
 def test_an_answer_that_comes_too_late_does_not_count(gate: Gate) -> None:
-    checks, clock = checks_of(lambda: (gate.handle(None), True)[1], timeout_s=1.0)
+    checks = Checked(lambda: (gate.handle(None), True)[1], timeout_s=1.0)
     assert checks.failed(waits=False) == ["db"]
     assert gate.entered.wait(TIMEOUT_S)
 
-    clock.now_s = 1.1
+    checks.now_s = 1.1
     gate.opened.set()
     until(lambda: "check-db" not in {thread.name for thread in threading.enumerate()}, "the end of the run")
-    clock.now_s = 0.5  # within the second, so the late answer is the last one
+    checks.now_s = 0.5  # within the second, so the late answer is the last one
 
     assert checks.failed(waits=True) == ["db"]
 
 
 def test_without_waiting_the_last_answer_is_used_while_a_check_runs(gate: Gate) -> None:
     gate.opened.set()
-    checks, clock = checks_of(lambda: (gate.handle(None), True)[1])
+    checks = Checked(lambda: (gate.handle(None), True)[1])
     assert checks.failed(waits=True) == []
     gate.opened.clear()
     gate.entered.clear()
-    clock.now_s = 1.0
+    checks.now_s = 1.0
 
     assert checks.failed(waits=False) == []
     assert gate.entered.wait(TIMEOUT_S)
@@ -117,7 +105,7 @@ def test_without_waiting_the_last_answer_is_used_while_a_check_runs(gate: Gate) 
 
 def test_checks_run_side_by_side_and_those_that_fail_are_named_in_their_order() -> None:
     together = threading.Barrier(2)
-    checks, _ = checks_of(lambda: together.wait(TIMEOUT_S) < 0)
+    checks = Checked(lambda: together.wait(TIMEOUT_S) < 0)
     checks.health.register_check("a", lambda: together.wait(TIMEOUT_S) < 0, TIMEOUT_S)
 
     assert checks.failed(waits=True) == ["db", "a"]
@@ -126,7 +114,7 @@ def test_checks_run_side_by_side_and_those_that_fail_are_named_in_their_order() 
 def test_a_check_of_the_same_name_replaces_the_earlier_one_and_can_be_removed() -> None:
     asked = health_of()
     asked.register_check("db", lambda: False)
-    asked.register_check("db", lambda: True)
+    asked.register_check("db", lambda: True, TIMEOUT_S)
     assert asked.ready().is_ok
     asked.register_check("db", lambda: False)
     assert [reason.reason for reason in asked.ready().reasons] == ["check:db"]
@@ -184,44 +172,41 @@ def test_the_log_says_when_a_check_begins_to_fail_and_when_it_succeeds_again(cap
     def answer() -> bool:
         return next(answers) or fail()
 
-    checks, clock = checks_of(answer)
+    checks = Checked(answer)
     with caplog.at_level(logging.INFO):
         for second in range(4):
-            clock.now_s = second
+            checks.now_s = second
             checks.failed(waits=True)
         until(lambda: len(caplog.messages) == 2)
 
     assert caplog.messages == ["check db: raised LookupError: lost", "check db: recovered"]
 
 
-def test_a_check_answers_while_a_thread_holds_the_logging_lock() -> None:
-    entered, leave = threading.Event(), threading.Event()
-
+def test_a_check_answers_while_a_thread_holds_the_logging_lock(gate: Gate) -> None:
     class Holding(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:  # with the handler's lock held
-            entered.set()
-            leave.wait(TIMEOUT_S)
+            gate.handle(record)
 
     logger, handler = logging.getLogger("dispatcher.supervision.checks"), Holding()
     logger.addHandler(handler)
     try:
-        checks, clock = checks_of(lambda: False)
+        checks = Checked(lambda: False)
         assert checks.failed(waits=True) == ["db"]
-        assert entered.wait(TIMEOUT_S)
-        clock.now_s = 1.0
+        assert gate.entered.wait(TIMEOUT_S)
+        checks.now_s = 1.0
         assert checks.failed(waits=True) == ["db"]
     finally:
-        leave.set()
+        gate.opened.set()
         logger.removeHandler(handler)
 
 
 def test_in_a_forked_child_a_check_that_hung_in_the_parent_runs_anew(gate: Gate) -> None:
     results = iter([lambda: gate.handle(None), lambda: True])
-    checks, clock = checks_of(lambda: next(results)() is not None)
+    checks = Checked(lambda: next(results)() is not None)
     checks.failed(waits=False)
     assert gate.entered.wait(TIMEOUT_S)
 
     checks.health.after_fork()
-    clock.now_s = 1.0
+    checks.now_s = 1.0
 
     assert checks.failed(waits=True) == []

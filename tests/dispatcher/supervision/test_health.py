@@ -422,7 +422,7 @@ def test_a_handler_is_stuck_since_it_runs(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_glance_starts_no_check() -> None:
     asked = health_of()
     runs: list[int] = []
-    asked.register_check("database", lambda: runs.append(1))
+    asked.register_check("database", lambda: runs.append(1), TIMEOUT_S)
 
     before = asked.glance()
     asked.ready()
