@@ -23,8 +23,8 @@ class AsyncStage(Stage):
     """A Stage with an AsyncioHandler, of these options, whose coroutines wait until the script ends each.
 
     More verbs: finish NUMBER..., fail NUMBER; refused EVENT (a post); other EVENT (of a class with a plain handler);
-    give_up NUMBER (an ask); unregister; break_down (a mail fails). More looks: `begun`, `ended`, `most` (at the same
-    time), `others`, `timed` (in the handler, and in the queue), `cause`. After each step, all that can happen has.
+    give_up NUMBER (an ask); unregister; break_down (a mail fails). More looks: `begun`, `ended`, `others`,
+    `timed` (in the handler, and in the queue). After each step, all that can happen has.
     """
 
     def __init__(
@@ -98,12 +98,8 @@ class AsyncStage(Stage):
                 return self.coroutines.begun
             case "ended":
                 return sorted(self.coroutines.ended)
-            case "most":
-                return [self.coroutines.most]
             case "others":
                 return self.others
-            case "cause":
-                return [type(self.dispatcher.failure_cause).__name__]
             case "timed":
                 stats = self.dispatcher.stats()
                 return [sum(each.counts) for each in (stats.handling_time, stats.queue_time) if each is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, JournalConfig, JournalWriter, aio
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
 
-from ..kit import TIMEOUT_S, Other, Work, until
+from ..kit import TIMEOUT_S, Gate, Other, Work, until
 from ..kit.coroutines import Keyed, Latched
 
 
@@ -124,16 +123,8 @@ def test_events_that_a_stop_gave_up_on_are_redelivered(tmp_path: Path, handler: 
 
 
 def test_a_post_that_waits_for_the_disk_does_not_block_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    syncing, released = threading.Event(), threading.Event()
-    fdatasync = os.fdatasync
-
-    def hanging_disk(descriptor: int) -> None:
-        syncing.set()
-        assert released.wait(TIMEOUT_S)
-        fdatasync(descriptor)
-
     journal = JournalWriter(tmp_path, JournalConfig(write_ahead=True, durability="sync"))
     dispatcher = AsyncDispatcher(journal=journal)
     got: list[int] = []
@@ -141,13 +132,13 @@ def test_a_post_that_waits_for_the_disk_does_not_block_the_loop(
 
     async def main() -> list[bool]:
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fdatasync", hanging_disk)
-            patch.setattr(os, "fsync", hanging_disk)
+            patch.setattr(os, "fdatasync", gate.handle)
+            patch.setattr(os, "fsync", gate.handle)
             posting = asyncio.ensure_future(aio.post(dispatcher, Job(Work.DO, 1)))
-            while not syncing.is_set():
+            while not gate.entered.is_set():
                 await asyncio.sleep(0)  # with a blocked loop, nothing would run here
             assert not posting.done()
-            released.set()
+            gate.opened.set()
             return [await posting, await aio.post(dispatcher, Job(Work.DO, 2))]
 
     with dispatcher:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, aio
 
-from ..kit import TIMEOUT_S, Other, Work, assert_accounts_balance, until, until_released
+from ..kit import TIMEOUT_S, Gate, Other, Work, assert_accounts_balance, until, until_released
 from ..kit.coroutines import Keyed, running_loop
 from ..kit.dispatchers import Make
 
@@ -138,27 +138,19 @@ def test_an_event_ends_and_is_freed_with_its_coroutine(
 
 
 def test_a_task_that_goes_on_does_not_keep_the_event_of_its_coroutine(
-    make: Make, loop: asyncio.AbstractEventLoop
+    make: Make, loop: asyncio.AbstractEventLoop, gate: Gate
 ) -> None:
     left: list[asyncio.Task[Any]] = []
-    entered, released = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        entered.set()
-        assert released.wait(TIMEOUT_S)
 
     async def leave_tasks(event: Any) -> None:
         left.append(asyncio.create_task(asyncio.Event().wait()))
-        left.append(asyncio.create_task(asyncio.to_thread(hang)))
+        left.append(asyncio.create_task(asyncio.to_thread(gate.handle, None)))
 
     dispatcher = make(loop=loop, handler=leave_tasks)
     event = post_watched(dispatcher)
-    try:
-        assert entered.wait(TIMEOUT_S)
-        until_released(lambda: event() is None, "the end of the event")
-        assert not any(task.done() for task in left)
-    finally:
-        released.set()
+    assert gate.entered.wait(TIMEOUT_S)
+    until_released(lambda: event() is None, "the end of the event")
+    assert not any(task.done() for task in left)
 
 
 def test_events_that_a_stop_gives_up_are_freed(loop: asyncio.AbstractEventLoop) -> None:

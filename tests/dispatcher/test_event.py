@@ -1,4 +1,4 @@
-"""Events, and how an object handles them."""
+"""Events, and how objects handle them, also several as one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ class Job(Enum):
 class JobEvent(Event[Job]):
     """An event that says more than its type."""
 
-    __slots__ = ("entity", "payload")
+    __slots__ = ("entity",)
 
     def __init__(self, type: Job, job_id: str) -> None:
         super().__init__(type, 1.5)
         self.entity = job_id
-        self.payload = {"exit_code": 0}
 
 
 def test_a_plain_event_has_the_time_minus_one_as_in_hadoop_or_the_given_one_and_is_about_nothing() -> None:
@@ -33,24 +32,19 @@ def test_a_plain_event_has_the_time_minus_one_as_in_hadoop_or_the_given_one_and_
     assert Event(Job.STARTED, 12.5).timestamp == 12.5
 
 
-def test_a_subclass_says_what_it_is_about_in_slots() -> None:
-    event = JobEvent(Job.ENDED, "job_1")
-
-    assert (event.entity, event.payload) == ("job_1", {"exit_code": 0})
-    assert not hasattr(event, "__dict__")
-
-
 def test_the_repr_names_class_type_and_entity() -> None:
     assert repr(Event(Job.STARTED)) == "<Event Job.STARTED>"
     assert repr(JobEvent(Job.ENDED, "job_1")) == "<JobEvent Job.ENDED job_1>"
+    assert not hasattr(JobEvent(Job.ENDED, "job_1"), "__dict__")  # a subclass may have slots
 
 
 class Recorder:
-    def __init__(self) -> None:
-        self.events: list[Any] = []
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.log = log
 
     def handle(self, event: Any) -> None:
-        self.events.append(event)
+        self.log.append(f"{self.name} {event}")
 
 
 class CallableRecorder(Recorder):
@@ -58,10 +52,57 @@ class CallableRecorder(Recorder):
         raise AssertionError("handle comes first")
 
 
-@pytest.mark.parametrize("recorder", [Recorder(), CallableRecorder()], ids=["handle", "handle and __call__"])
-def test_an_object_handles_by_its_method(recorder: Recorder) -> None:
-    MultiListenerHandler(recorder).handle("event")
+@pytest.fixture
+def log() -> list[str]:
+    return []
 
-    assert recorder.events == ["event"]
+
+@pytest.mark.parametrize("kind", [Recorder, CallableRecorder])
+def test_an_object_handles_by_its_method(kind: type[Recorder], log: list[str]) -> None:
+    recorder = kind("a", log)
+
+    MultiListenerHandler(recorder).handle(1)
+
+    assert log == ["a 1"]
     assert isinstance(recorder, EventHandler)
-    assert not isinstance(recorder.events.append, EventHandler)
+    assert not isinstance(log.append, EventHandler)
+
+
+def test_a_handler_that_was_added_twice_is_called_twice_and_once_when_it_was_removed(log: list[str]) -> None:
+    """Though each look at a method makes a new object."""
+    first, second = Recorder("a", log), Recorder("b", log)
+    handler = MultiListenerHandler(first.handle, second)
+    handler.add_handler(first.handle)
+    handler.handle(1)
+
+    removed = [handler.remove_handler(each) for each in (first.handle, Recorder("b", log))]
+    handler.handle(2)
+
+    assert removed == [True, False]
+    assert handler.handlers == (second, first.handle)
+    assert log == ["a 1", "b 1", "a 1", "b 2", "a 2"]
+
+
+def test_an_event_goes_to_the_handlers_it_found(log: list[str]) -> None:
+    second = Recorder("second", log)
+
+    def replace(event: Any) -> None:
+        handler.remove_handler(second)
+        handler.add_handler(Recorder("late", log))
+
+    handler = MultiListenerHandler(replace, second)
+
+    handler.handle(1)
+    handler.handle(2)
+
+    assert log == ["second 1", "late 2"]
+
+
+def test_an_object_that_is_no_handler_is_refused_and_not_kept() -> None:
+    handler = MultiListenerHandler()
+
+    with pytest.raises(TypeError, match="is neither"):
+        handler.add_handler(3)  # type: ignore[arg-type]
+
+    assert handler.handlers == ()
+    handler.handle(1)

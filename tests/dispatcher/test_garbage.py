@@ -13,9 +13,9 @@ import pytest
 
 from dispatcher.util.garbage import EVERY_S, GROWTH, LEAST, LOOK_EVERY, YOUNG, Freezer, tune_garbage_collection
 
-pytestmark = pytest.mark.long
+from ..kit import TIMEOUT_S
 
-TIMEOUT_S = 60.0
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(autouse=True)

@@ -111,24 +111,24 @@ def test_an_async_function_that_asks_for_an_event_behind_its_own_is_refused(
 
 
 ALL_OR_NONE = "^Work: the functions of its members are all `async def` or all plain"
-CLASHES: dict[str, tuple[Any, Callable[[AsyncDispatcher], Any], str]] = {
-    "plain for another member": (coroutine, lambda each: each.on(Work.MORE)(plain), ALL_OR_NONE),
-    "async for the class": (coroutine, lambda each: each.register(Work, coroutine), "the only one of its Enum class"),
-    "async for another member": (plain, lambda each: each.on(Work.MORE)(coroutine), ALL_OR_NONE),
+ALONE = "^Work: an `async def` handler is the only one of its Enum class"
+CLASHES: dict[str, tuple[Any, Any, Callable[[AsyncDispatcher], Any], str]] = {
+    "plain for another member": (Work.DO, coroutine, lambda each: each.on(Work.MORE)(plain), ALL_OR_NONE),
+    "async for the class": (Work.DO, coroutine, lambda each: each.on(Work)(coroutine), ALONE),
+    "async for another member": (Work.DO, plain, lambda each: each.on(Work.MORE)(coroutine), ALL_OR_NONE),
+    "plain next to async": (Work, coroutine, lambda each: each.on(Work)(plain), ALONE),
+    "async next to plain": (Work, plain, lambda each: each.on(Work)(coroutine), ALONE),
 }
 
 
-@pytest.mark.parametrize(("first", "register", "message"), CLASHES.values(), ids=CLASHES)
-def test_what_cannot_stand_next_to_the_first_function_is_refused(
-    make: Make, loop: asyncio.AbstractEventLoop, first: Any, register: Callable[[AsyncDispatcher], Any], message: str
+@pytest.mark.parametrize(("of", "first", "register", "message"), CLASHES.values(), ids=CLASHES)
+def test_what_cannot_stand_next_to_the_first_function_is_refused_while_that_is_registered(
+    loop: asyncio.AbstractEventLoop, of: Any, first: Any, register: Callable[[AsyncDispatcher], Any], message: str
 ) -> None:
-    dispatcher = make(loop=loop)
-    dispatcher.on(Work.DO)(first)
+    dispatcher = AsyncDispatcher(loop=loop)
+    dispatcher.on(of)(first)
 
     with pytest.raises(ValueError, match=message):
         register(dispatcher)
-
-
-def test_an_async_function_without_a_loop_is_refused() -> None:
-    with pytest.raises(TypeError, match="`async def` handler, and there is no event loop"):
-        AsyncDispatcher().on(Work.DO)(coroutine)
+    assert dispatcher.unregister(Work, first)
+    register(dispatcher)

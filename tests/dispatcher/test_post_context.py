@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, aio
 from dispatcher.mailbox import ManualClock
 
-from ..kit import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance, in_threads
+from ..kit import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance, in_threads
 from ..kit.coroutines import Keyed, Latched, running_loop
 from ..kit.dispatchers import stopping
 from ..kit.holding import held
@@ -167,12 +166,11 @@ def test_a_logged_event_has_the_context_of_its_post_and_none_once_it_is_redelive
     assert seen.requests == {0: "post", 1: "post_later", 2: None}
 
 
-def test_a_logged_post_of_a_task_that_waits_for_room_keeps_the_context_of_the_task(tmp_path: Path) -> None:
-    seen, entered, opened = Seen(), threading.Event(), threading.Event()
+def test_a_logged_post_of_a_task_that_waits_for_room_keeps_the_context_of_the_task(tmp_path: Path, gate: Gate) -> None:
+    seen = Seen()
 
     def handle(event: Posted) -> None:
-        entered.set()
-        assert opened.wait(TIMEOUT_S)
+        gate.handle(event)
         seen.handle(event)
 
     journal = JournalWriter(tmp_path, JournalConfig(write_ahead=True))
@@ -186,12 +184,12 @@ def test_a_logged_post_of_a_task_that_waits_for_room_keeps_the_context_of_the_ta
     async def main() -> None:
         async with dispatcher:
             await asyncio.create_task(post(0))
-            while not entered.is_set():
+            while not gate.entered.is_set():
                 await asyncio.sleep(0)
             posts = [asyncio.create_task(post(number)) for number in (1, 2)]
             while not dispatcher.core.queue.room.waiters:
                 await asyncio.sleep(0)
-            opened.set()
+            gate.opened.set()
             await asyncio.gather(*posts)
 
     asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))

@@ -139,7 +139,7 @@ def test_flags_are_handled_also_several_at_once(make: Make) -> None:
     assert sum(dispatcher.stats().handled_by_type.values()) == 3
 
 
-@pytest.mark.parametrize("odd", [object(), "a string", None, SimpleNamespace(type=None), SimpleNamespace(type="DO")])
+@pytest.mark.parametrize("odd", [object(), None, SimpleNamespace(type=None), SimpleNamespace(type="DO")])
 def test_an_object_that_is_no_event_fails_alone(make: Make, caplog: pytest.LogCaptureFixture, odd: Any) -> None:
     got: list[int] = []
     dispatcher = make(handler=lambda event: got.append(event.number))

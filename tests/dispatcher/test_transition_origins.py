@@ -23,7 +23,7 @@ from statemachines import (
     TransitionRecorder,
 )
 
-from ..kit import TIMEOUT_S, Work, until
+from ..kit import TIMEOUT_S, Gate, Work, until
 from ..kit.coroutines import running_loop
 
 
@@ -266,13 +266,10 @@ def test_a_task_that_goes_on_after_its_event_raises(room: Room) -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_thread_that_is_amid_a_transition_as_its_event_ends_is_recorded_under_it(
-    tmp_path: Path, is_refused: bool
+    tmp_path: Path, gate: Gate, is_refused: bool
 ) -> None:
-    amid, released = threading.Event(), threading.Event()
-
     def hook(lamp: Lamp, event: Event) -> Light:
-        amid.set()
-        assert released.wait(TIMEOUT_S)
+        gate.handle(event)
         return Light.OFF if is_refused else Light.ON
 
     factory = StateMachineFactory[Light, Any](Light.OFF, "Lamp").add_transition(Light.OFF, {Light.ON}, Work.DO, hook)
@@ -284,14 +281,14 @@ def test_a_thread_that_is_amid_a_transition_as_its_event_ends_is_recorded_under_
 
         async def handler(event: Event) -> None:
             working.append(asyncio.create_task(asyncio.to_thread(lamp.take, event)))
-            while not amid.is_set():
+            while not gate.entered.is_set():
                 await asyncio.sleep(0)
 
         room.handle(handler)
         with room.running():
             room.post("a")
             assert room.dispatcher.await_drained(TIMEOUT_S)
-            released.set()
+            gate.opened.set()
             until(lambda: working[0].done())
             assert room.dispatcher.mailbox_executor.submit(lambda: True).result(TIMEOUT_S)
 

@@ -55,9 +55,8 @@ class Latched:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.changed = threading.Condition()
-        self.begun: list[int] = []  # this and the next three: guarded by `changed`
+        self.begun: list[int] = []  # this and the next two: guarded by `changed`
         self.ended: list[int] = []
-        self.most = 0
         self._ends: dict[int, asyncio.Future[None]] = {}
         self.then: Callable[[Keyed], Any] | None = None
         """Called on the loop after the wait; what it returns is awaited if it can be."""
@@ -67,7 +66,6 @@ class Latched:
         with self.changed:
             self.begun.append(event.number)
             self._ends[event.number] = end
-            self.most = max(self.most, len(self.begun) - len(self.ended))
             self.changed.notify_all()
         try:
             await end

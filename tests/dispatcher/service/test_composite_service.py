@@ -21,32 +21,20 @@ from dispatcher import (
 
 from ...kit import Work, in_threads
 from ...kit.scenarios import play
+from ...kit.services import Recorder, fail
 
 
-class Child(Service):
-    """Writes its hooks into the test's log, and does in each what the test says."""
+class Child(Recorder):
+    """Writes its hooks into the test's log."""
 
     def __init__(self, name: str, log: list[str], **hooks: Callable[[], Any]) -> None:
-        super().__init__(name)
+        super().__init__(**hooks)
+        self.name = name
         self.log = log
-        self.hooks = hooks
-
-    def service_init(self, config: Any) -> None:
-        self._run("init")
-
-    def service_start(self) -> None:
-        self._run("start")
-
-    def service_stop(self) -> None:
-        self._run("stop")
 
     def _run(self, hook: str) -> None:
         self.log.append(f"{hook} {self.name}")
-        self.hooks.get(hook, lambda: None)()
-
-
-def fail() -> None:
-    raise LookupError("lost")
+        super()._run(hook)
 
 
 class Composites:

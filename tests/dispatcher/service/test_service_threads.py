@@ -12,22 +12,10 @@ import pytest
 
 from dispatcher import Service, ServiceState, ServiceStateError
 
-from ...kit import TIMEOUT_S, in_threads
+from ...kit import TIMEOUT_S, Gate, in_threads
 from ...kit.services import Recorder, fail
 
 NOTINITED, INITED, STARTED, STOPPED = ServiceState
-
-
-class Latch:
-    """A hook that stays until the test lets it go."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.let_go = threading.Event()
-
-    def __call__(self) -> None:
-        self.entered.set()
-        assert self.let_go.wait(TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
@@ -54,20 +42,19 @@ def test_a_stop_from_inside_a_hook_is_carried_out_after_it(hook: str, hooks: lis
 
 @pytest.mark.parametrize(("hook", "call"), [("init", Service.init), ("start", Service.start)])
 def test_a_stop_from_another_thread_does_not_wait_for_a_hook_and_is_carried_out_after_it(
-    hook: str, call: Callable[[Service], None]
+    gate: Gate, hook: str, call: Callable[[Service], None]
 ) -> None:
-    latch = Latch()
     stopped_on: list[int] = []
-    service = Recorder(**{hook: latch, "stop": lambda: stopped_on.append(threading.get_ident())})
+    service = Recorder(**{hook: partial(gate.handle, hook), "stop": lambda: stopped_on.append(threading.get_ident())})
     if hook == "start":
         service.init()
     with ThreadPoolExecutor(1) as pool:
         entering = pool.submit(call, service)
-        assert latch.entered.wait(TIMEOUT_S)
+        assert gate.entered.wait(TIMEOUT_S)
 
         service.stop()
         state, stopped_early, calls = service.state, service.wait_for_service_to_stop(0), list(service.calls)
-        latch.let_go.set()
+        gate.opened.set()
         entering.result(TIMEOUT_S)
 
     assert (state, stopped_early) == (STOPPED, False)
@@ -77,18 +64,17 @@ def test_a_stop_from_another_thread_does_not_wait_for_a_hook_and_is_carried_out_
     assert service.wait_for_service_to_stop(TIMEOUT_S)
 
 
-def test_a_start_waits_while_another_thread_is_in_the_init_hook() -> None:
+def test_a_start_waits_while_another_thread_is_in_the_init_hook(gate: Gate) -> None:
     """Both hooks ran at once: the state is INITED as soon as the hook of init begins."""
-    latch = Latch()
-    service = Recorder(init=lambda: (latch(), service.calls.append("init ends")))
+    service = Recorder(init=lambda: (gate.handle(None), service.calls.append("init ends")))
     with ThreadPoolExecutor(2) as pool:
         initing = pool.submit(service.init)
-        assert latch.entered.wait(TIMEOUT_S)
+        assert gate.entered.wait(TIMEOUT_S)
 
         starting = pool.submit(service.start)
         with pytest.raises(TimeoutError):
             starting.result(0.02)
-        latch.let_go.set()
+        gate.opened.set()
         starting.result(TIMEOUT_S)
         initing.result(TIMEOUT_S)
 
@@ -97,15 +83,14 @@ def test_a_start_waits_while_another_thread_is_in_the_init_hook() -> None:
 
 
 @pytest.mark.parametrize("end", ["failure", "stop"])
-def test_a_start_that_waits_for_an_init_that_comes_to_nothing_is_refused(end: str) -> None:
-    latch = Latch()
-    service = Recorder(init=lambda: (latch(), fail() if end == "failure" else service.stop()))
+def test_a_start_that_waits_for_an_init_that_comes_to_nothing_is_refused(gate: Gate, end: str) -> None:
+    service = Recorder(init=lambda: (gate.handle(None), fail() if end == "failure" else service.stop()))
     with ThreadPoolExecutor(2) as pool:
         initing = pool.submit(service.init)
-        assert latch.entered.wait(TIMEOUT_S)
+        assert gate.entered.wait(TIMEOUT_S)
 
         starting = pool.submit(service.start)
-        latch.let_go.set()
+        gate.opened.set()
 
         with pytest.raises(ServiceStateError, match="from STOPPED to STARTED"):
             starting.result(TIMEOUT_S)
@@ -116,16 +101,15 @@ def test_a_start_that_waits_for_an_init_that_comes_to_nothing_is_refused(end: st
 
 @pytest.mark.parametrize("longest_s", [None, 0.02])
 def test_a_second_stop_waits_for_the_first_for_a_limited_time(
-    monkeypatch: pytest.MonkeyPatch, longest_s: float | None
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, longest_s: float | None
 ) -> None:
     """It returned before the stop hook had ended. The first one may be waiting for this very thread."""
-    latch = Latch()
-    service = Recorder(stop=latch)
+    service = Recorder(stop=partial(gate.handle, None))
     if longest_s is not None:
         monkeypatch.setattr(service, "_longest_stop_s", lambda: longest_s)
     with ThreadPoolExecutor(2) as pool:
         stopping = pool.submit(service.stop)
-        assert latch.entered.wait(TIMEOUT_S)
+        assert gate.entered.wait(TIMEOUT_S)
 
         second = pool.submit(service.stop)
         if longest_s is None:
@@ -134,7 +118,7 @@ def test_a_second_stop_waits_for_the_first_for_a_limited_time(
         else:
             second.result(TIMEOUT_S)
             assert not service.wait_for_service_to_stop(0)
-        latch.let_go.set()
+        gate.opened.set()
         second.result(TIMEOUT_S)
         stopping.result(TIMEOUT_S)
 
