@@ -182,9 +182,10 @@ class DispatcherView:
 
         self._processor.send_control_mail_if_open(answer, "take a snapshot")
         while not is_taken.acquire(timeout=_LOOK_S):
-            moved = self._moves()
-            if moved == before:  # it is in a handler, so nothing moves but posts
-                return take()
+            if (moved := self._moves()) == before:  # it is in a handler, so nothing moves but posts
+                stats = take()
+                if (moved := self._moves()) == before:  # and still is
+                    return stats
             before = moved
         return taken[0]
 

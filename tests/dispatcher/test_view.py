@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import threading
+
+import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, EventDispatcher, ServiceState, dispatchers
 
-from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
+from ..kit import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work, until
 from ..kit.dispatchers import Make, hold, stopping
 
 
@@ -77,6 +80,26 @@ def test_a_queue_is_counted_by_type_and_by_entity(make: Make, gate: Gate) -> Non
 
     assert (contents.counts, contents.approximate) == ({Work.DO: 8}, False)
     assert (list(entities.counts.items()), entities.approximate) == ([("3", 3), ("b", 2)], False)
+
+
+def test_a_snapshot_into_which_the_end_of_a_handler_comes_is_taken_again(
+    make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event was in no account: the number of accepted events, a counter in Prometheus, went back by one."""
+    dispatcher = make(handler=gate)
+    dispatching, in_hand = dispatcher._dispatching, dispatcher._dispatching.in_hand
+
+    def end_first() -> int:
+        """What is read after the number of handled events."""
+        if threading.current_thread() is threading.main_thread() and not gate.opened.is_set():
+            gate.opened.set()
+            until(dispatching.progress.is_at_rest, "the end of the handler")
+        return in_hand()
+
+    monkeypatch.setattr(dispatching, "in_hand", end_first)
+    hold(dispatcher, gate)
+
+    assert (dispatcher.stats().accepted, dispatcher.stats().handled) == (1, 1)
 
 
 def test_the_type_of_the_last_rejected_event_is_seen(make: Make, gate: Gate) -> None:
