@@ -14,7 +14,6 @@ from dispatcher.cli.console import aligned, time_text
 from dispatcher.dead_letters import DeadLetters, StoredLetter
 from dispatcher.errors import ConfigError
 from dispatcher.journal import EVENTS, read_rows
-from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.read import read_unhandled
 from dispatcher.journal.snapshot import parts_of
 from dispatcher.util.units import NS_PER_S
@@ -78,8 +77,7 @@ def failed_events(journal: Path, on_damage: Callable[[str], None]) -> list[Faile
         on_damage(f"{name}: is missing")
     found: list[FailedEvent] = []
     for folder in parts.folders:
-        partition = partition_number(folder) if parts.is_partitioned else None
-        found += _failed_rows(folder, partition, lambda line, of=folder: on_damage(parts.named(of, line)))  # type: ignore[misc]
+        found += _failed_rows(folder, parts.number_of(folder), parts.naming(folder, on_damage))
     return sorted(found, key=lambda each: each.failed_ns)
 
 
@@ -87,9 +85,9 @@ def _of_letter(letter: StoredLetter) -> FailedEvent:
     return FailedEvent(**{each.name: getattr(letter, each.name) for each in fields(letter)})
 
 
-def _failed_rows(folder: Path, partition: int | None, on_damage: Callable[[str], None]) -> Iterator[FailedEvent]:
+def _failed_rows(folder: Path, partition: int | None, on_damage: Callable[[str], object]) -> Iterator[FailedEvent]:
     for row in read_rows(folder, EVENTS, on_damage=on_damage):
-        if row["outcome"] == "handled":
+        if row["outcome"] in ("handled", "retried"):  # of an event that is tried again, the last row tells
             continue
         payload = row.get("payload")
         yield FailedEvent(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import ConfigError, JournalConfig, JournalError, JournalWriter
+from dispatcher import AsyncDispatcher, ConfigError, JournalConfig, JournalError, JournalWriter, Retry
 from dispatcher.cli.failed import parse_since
 
 from ...kit.commands import run_here
@@ -20,7 +20,6 @@ from .letters import (
     OrderEvent,
     Other,
     OtherEvent,
-    failing,
     journal_with_failed_rows,
     leave_letters,
     leave_partitioned_letters,
@@ -91,14 +90,6 @@ def test_without_one_of_the_choice_the_exit_code_is_1(letters: Path) -> None:
     assert (done.code, done.out, done.err) == (1, "", f"{letters}: no failed events that match\n")
 
 
-def test_dead_letters_are_listed_while_their_folder_is_written(tmp_path: Path) -> None:
-    with failing(tmp_path) as dispatcher:
-        dispatcher.post(OrderEvent(Order.PLACED, "o1"))
-        assert dispatcher.await_drained(WAIT_S)
-
-        assert entities(tmp_path) == ["o1"]
-
-
 def test_dead_letters_of_all_partitions_are_listed_with_their_partitions(tmp_path: Path) -> None:
     wanted = [f"o{number}" for number in range(20)]
     leave_partitioned_letters(tmp_path, *wanted)
@@ -131,25 +122,28 @@ def test_a_folder_of_one_dispatcher_is_refused_by_several_partitions(letters: Pa
     assert entities(letters) == ["o1", "o2", None]
 
 
-def test_a_damaged_segment_is_named_and_the_rest_is_listed(tmp_path: Path) -> None:
-    for entity in ("o1", "o2", "o3"):
-        leave_letters(tmp_path, OrderEvent(Order.PLACED, entity))
-    second = tmp_path / "segment-00000002.journal"
-    data = bytearray(second.read_bytes())
-    data[len(data) // 2] ^= 1
-    second.write_bytes(data)
-
-    done = run_here("journal", "failed", tmp_path, "--json")
-
-    assert [json.loads(line)["entity"] for line in done.out.splitlines()] == ["o1", "o3"]
-    assert second.name in done.err
-
-
 def test_without_dead_letters_the_failed_rows_of_a_journal_are_listed(tmp_path: Path) -> None:
     [row] = as_json(journal_with_failed_rows(tmp_path))
 
     assert (row["number"], row["entity"], row["error"]) == (1, "o1", "ValueError: no stock for o1\nat all")
     assert (row["attempts"], row["traceback"]) == (None, None)
+
+
+def test_an_event_that_failed_and_was_tried_again_is_listed_only_if_it_failed_for_good(tmp_path: Path) -> None:
+    """The row of each attempt was listed as a failed event."""
+
+    def handle(event: OrderEvent) -> None:
+        if event.entity == "o2" or dispatcher.attempt() < 3:
+            raise ValueError(dispatcher.attempt())
+
+    dispatcher = AsyncDispatcher(name="shop", journal=JournalWriter(tmp_path))
+    dispatcher.register(Order, handle, on_error=Retry(attempts=3, delay_s=0))
+    with dispatcher:
+        for entity in ("o1", "o2"):
+            assert dispatcher.post(OrderEvent(Order.PLACED, entity))
+        assert dispatcher.await_drained(WAIT_S)
+
+    assert [(each["entity"], each["error"]) for each in as_json(tmp_path)] == [("o2", "ValueError: 3")]
 
 
 @pytest.mark.parametrize("write_ahead", [False, True])
