@@ -7,6 +7,7 @@ starts, and there to the frame.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -28,7 +29,7 @@ class AcceptedFields:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._segments: tuple[Path, ...] | None = None  # oldest first
-        self._firsts: dict[Path, int] = {}  # the first accepted seq of each segment that was looked at
+        self._firsts: dict[int, int] = {}  # by place, the first accepted seq from there on
 
     def complete(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows of events, with the event's fields as the payload of those that have none.
@@ -72,17 +73,29 @@ class AcceptedFields:
     def _segment_of(self, seq: int) -> Path | None:
         if self._segments is None:
             self._segments = look_at(self._path).in_order
-        place = bisect_right(self._segments, seq, key=self._first_of)
+        place = bisect_right(range(len(self._segments)), seq, key=self._first_from)
         return self._segments[place - 1] if place else None
 
-    def _first_of(self, segment: Path) -> int:
-        """The segment's first accepted seq; 0 if its start is gone."""
-        if segment not in self._firsts:
-            self._firsts[segment] = 0
-            with open_segment(segment) as reader:
-                start = decode_start(reader.frame_at(0) if reader is not None else None)
-                self._firsts[segment] = int(start.get("first_accepted", 0))
-        return self._firsts[segment]
+    def _first_from(self, place: int) -> int:
+        """The first accepted seq of the segments from a place on."""
+        first = self._firsts.get(place)
+        if first is None:
+            assert self._segments is not None
+            known = (found for segment in self._segments[place:] if (found := _first_in(segment)) is not None)
+            first = self._firsts[place] = next(known, sys.maxsize)
+        return first
+
+
+def _first_in(segment: Path) -> int | None:
+    """The segment's first accepted seq. None: its start is damaged, and it has no accepted event, or it is gone."""
+    with open_segment(segment) as reader:
+        if reader is None:
+            return None
+        first = decode_start(reader.frame_at(0)).get("first_accepted")
+        if type(first) is int:
+            return first
+        frame = next(reader.frames_of(ACCEPTED, bytes_at_once=_BYTES_AT_ONCE), None)
+        return None if frame is None else frame.header.first_seq
 
 
 class _AcceptedFrames:
