@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.config import JournalConfig
 from dispatcher.errors import InvalidTypeError, InvalidValueError, JournalError
 from dispatcher.groups import MultiDispatcher
-from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.read import Unhandled, read_unhandled
-from dispatcher.journal.snapshot import parts_of, permissions_of
+from dispatcher.journal.snapshot import config_to_continue, parts_of
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.letter_target import DeadLetter, DeadLetterType, StoredLetter, post_letters, read_letters
 from dispatcher.posting_service import core_of
@@ -67,11 +65,8 @@ class DeadLetters:
             self._on_damage(f"{name}: is missing")
         found: list[StoredLetter] = []
         for folder in parts.folders:
-            damages: list[str] = []
-            unhandled = read_unhandled(folder, damages.append)
-            for line in damages:
-                self._on_damage(parts.named(folder, line))
-            found += letters_in(folder, unhandled, partition_number(folder) if parts.is_partitioned else None)
+            unhandled = read_unhandled(folder, parts.naming(folder, self._on_damage))
+            found += letters_in(folder, unhandled, parts.number_of(folder))
         return iter(sorted(found, key=lambda letter: letter.failed_ns))
 
     def count(self) -> int:
@@ -187,9 +182,5 @@ def _writer_of(folder: Path) -> Iterator[JournalWriter]:
             with target.writing() as journal:
                 yield journal
             return
-    config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(folder).name)
-    journal = JournalWriter(folder, config)
-    try:
+    with contextlib.closing(JournalWriter(folder, config_to_continue(folder))) as journal:
         yield journal
-    finally:
-        journal.close()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.cli.imported import described, imported
-from dispatcher.config import JournalConfig
 from dispatcher.errors import ConfigError, DispatcherError, JournalError
 from dispatcher.groups import MultiDispatcher
 from dispatcher.journal.format.event_codec import marks_of
@@ -16,7 +15,7 @@ from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.segments import read_manifest
 from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.journal.read import read_unhandled
-from dispatcher.journal.snapshot import parts_of, permissions_of
+from dispatcher.journal.snapshot import config_to_continue, parts_of
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.letter_target import MOST_AT_ONCE, LetterTarget, line_of
 from dispatcher.util.terminal import one_line
@@ -51,7 +50,7 @@ def redeliver(path: Path, factory: str) -> RedeliveredEvents:
         JournalError: the journal cannot be written, or has an event whose class the dispatcher does not declare.
     """
     make, found = _load(factory), parts_of(path)
-    config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(path).name)
+    config = config_to_continue(path)
     journal = PartitionedJournal(path, config) if found.is_partitioned else JournalWriter(path, config)
     try:
         dispatcher, parts = _made(make, factory, journal)
@@ -77,8 +76,7 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> Redeliver
     def is_due(accepted: Accepted) -> bool:
         return accepted.seq in chosen or marks_of(accepted.line).died is None
 
-    permissions = permissions_of(folder).name
-    journal = JournalWriter(folder, JournalConfig(write_ahead=True, durability="sync", permissions=permissions))
+    journal = JournalWriter(folder, config_to_continue(folder))
     try:
         journal.recovered = tuple(filter(is_due, journal.recovered))
         dispatcher, [part] = _made(make, factory, journal)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.cli.console import aligned, time_text
-from dispatcher.config import JournalConfig
 from dispatcher.journal.format.event_codec import in_order_of_acceptance
 from dispatcher.journal.format.marks import is_without_event
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.journal.read import read_unhandled
-from dispatcher.journal.snapshot import parts_of, permissions_of
+from dispatcher.journal.snapshot import config_to_continue, parts_of
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.rules import rule_text
 
@@ -49,8 +48,7 @@ def forget(journal: Path, keys: set[str]) -> set[str]:
     Raises:
         JournalError, JournalLossError: the journal is being written, or cannot be written.
     """
-    parts = parts_of(journal)
-    config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(journal).name)
+    parts, config = parts_of(journal), config_to_continue(journal)
     partitions = PartitionedJournal(journal, config) if parts.is_partitioned else None
     writers = (JournalWriter(journal, config),) if partitions is None else partitions.open(len(parts.folders))
     forgotten: set[str] = set()

@@ -127,10 +127,7 @@ def entity_history(
         raise JournalError(f"{path}: {OF_ONE_PARTITION}")
     for line in parts.problems:
         on_damage(line)
-    found = [
-        _look_up(folder, question, lambda line, of=folder: on_damage(parts.named(of, line)), on_pause)  # type: ignore[misc]
-        for folder in parts.folders
-    ]
+    found = [_look_up(folder, question, parts.naming(folder, on_damage), on_pause) for folder in parts.folders]
     events = [list(rows) for each in found for _, rows in groupby(each.transitions, attrgetter("seq"))]
     rows: list[HistoryRow] = []
     for event in sorted(events, key=lambda rows: rows[0].at, reverse=True):
@@ -152,7 +149,7 @@ class _HistoryQuestion(NamedTuple):
 
 
 def _look_up(
-    path: Path, question: _HistoryQuestion, on_damage: Callable[[str], None], on_pause: Callable[[], object]
+    path: Path, question: _HistoryQuestion, on_damage: Callable[[str], object], on_pause: Callable[[], object]
 ) -> EntityHistory:
     kept = _kept(path)
     while not kept.lock.acquire(timeout=_LOOK_S):
@@ -193,7 +190,7 @@ class _LookUp:
         kept: _KeptHistory,
         path: Path,
         question: _HistoryQuestion,
-        on_damage: Callable[[str], None],
+        on_damage: Callable[[str], object],
         on_pause: Callable[[], object],
     ) -> None:
         self._kept = kept
@@ -345,8 +342,8 @@ class _SearchedSegment:
     def __init__(self, inode: int) -> None:
         self._inode = inode
         self._end = 0  # of the frames read so far
-        # For each table three arrays with a number for each frame: its offset, and the names' start and end.
-        self._places = [array("Q") for _ in range(3 * len(_ENTITIES))]
+        # For each frame and table three numbers: the frame's offset, and the names' start and end.
+        self._places = array("Q")
         self._damages: list[str] = []
         self._has_end = False
 
@@ -381,24 +378,21 @@ class _SearchedSegment:
         for name, (_, data) in columns.items():
             start += len(data)
             ends[name] = start
-        for place, (table, column) in enumerate(_ENTITIES):
+        for table, column in _ENTITIES:
             name = f"{table.stored_name(column)}.text"
             if name in columns:
-                numbers = (offset, ends[name] - len(columns[name][1]), ends[name])
-                for array_, number in zip(self._places[3 * place : 3 * place + 3], numbers, strict=True):
-                    array_.append(number)
+                self._places.extend((offset, ends[name] - len(columns[name][1]), ends[name]))
 
     def frames_with(self, reader: FrameReader, name: bytes, pause: Callable[[], None]) -> list[int]:
         """Offsets of the frames whose names contain this text, newest first. Raises OSError."""
         offsets: set[int] = set()
         buffer = bytearray(_BYTES_AT_ONCE + len(name))
-        for place in range(0, len(self._places), 3):
-            for offset, start, end in zip(*self._places[place : place + 3], strict=True):
-                for piece in range(start, end, _BYTES_AT_ONCE) or (start,):
-                    # With the beginning of the next piece: the name may lie across both.
-                    length = reader.read_into(buffer, min(end - piece, _BYTES_AT_ONCE + len(name)), piece)
-                    if buffer.find(name, 0, length) >= 0:
-                        offsets.add(offset)
-                        break
-                    pause()
+        for offset, start, end in zip(*[iter(self._places)] * 3, strict=True):
+            for piece in range(start, end, _BYTES_AT_ONCE) or (start,):
+                # With the beginning of the next piece: the name may lie across both.
+                length = reader.read_into(buffer, min(end - piece, _BYTES_AT_ONCE + len(name)), piece)
+                if buffer.find(name, 0, length) >= 0:
+                    offsets.add(offset)
+                    break
+                pause()
         return sorted(offsets, reverse=True)

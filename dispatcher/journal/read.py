@@ -190,7 +190,7 @@ def read_rows(
     path: Path | str,
     table: Table,
     *,
-    on_damage: Callable[[str], None] | None = None,
+    on_damage: Callable[[str], object] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read a table's rows in the order of their seq, up to the last intact frame of the open segment.
 
@@ -217,7 +217,7 @@ def read_rows(
 
     def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
         number = partition_number(folder)
-        for row in reporting(rows(look_at(folder), table), lambda line: report(parts.named(folder, line))):
+        for row in reporting(rows(look_at(folder), table), parts.naming(folder, report)):
             row["partition"] = number
             yield row
 
@@ -256,7 +256,7 @@ def _tail_of(path: Path, count: int) -> list[dict[str, Any]]:
     return list(islice(newest, count))[::-1]
 
 
-def _logged(path: Path) -> Callable[[str], None]:
+def _logged(path: Path) -> Callable[[str], object]:
     return lambda line: log.warning("%s: %s", path, line)
 
 
@@ -274,7 +274,7 @@ class Unhandled(NamedTuple):
         return self.first_line is not None and marks_of(self.first_line).died is not None
 
 
-def read_unhandled(folder: Path, on_damage: Callable[[str], None] = lambda line: None) -> Unhandled:
+def read_unhandled(folder: Path, on_damage: Callable[[str], object] = lambda line: None) -> Unhandled:
     """Read the unhandled events of one dispatcher's journal, without its writer's lock and without repairing it.
 
     `on_damage` gets a line for each damaged stretch and each missing segment.

@@ -6,19 +6,21 @@ the oldest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.frames import Damage, FrameReader
 from dispatcher.journal.format.partitions import (
     PARTITIONS,
     holds_partitions,
     partition_folders,
+    partition_number,
     partition_path,
     read_partitions,
 )
@@ -130,6 +132,14 @@ class Parts:
         """A line about one of the folders, which names it if there are several."""
         return f"{folder.name}/{line}" if self.is_partitioned else line
 
+    def naming(self, folder: Path, report: Callable[[str], object]) -> Callable[[str], object]:
+        """`report`, for lines about one of the folders."""
+        return lambda line: report(self.named(folder, line))
+
+    def number_of(self, folder: Path) -> int | None:
+        """The number of the partition in one of the folders; None: there are no partitions."""
+        return partition_number(folder) if self.is_partitioned else None
+
 
 def parts_of(path: Path | str) -> Parts:
     """The journals of a folder, which may be no journal at all.
@@ -155,6 +165,11 @@ def parts_of(path: Path | str) -> Parts:
 def permissions_of(journal: Path) -> Permissions:
     """The permissions with which the files of a journal, partitioned or not, were made. Raises JournalError."""
     return Permissions.of_file(journal / (PARTITIONS if parts_of(journal).is_partitioned else MANIFEST))
+
+
+def config_to_continue(journal: Path) -> JournalConfig:
+    """The configuration of a writer that changes a journal in the daemon's place. Raises as `permissions_of`."""
+    return JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(journal).name)
 
 
 def look_at(path: Path | str) -> JournalSnapshot:
@@ -189,7 +204,10 @@ def look_at(path: Path | str) -> JournalSnapshot:
     if identity.manifest_problem is not None:
         manifest, problem = None, identity.manifest_problem
     odd = [
-        *(_stale_line(path, number) for number in sorted(stale)),
+        *(
+            f"{open_segment_path(path, number).name}: is stale: {segment_path(path, number).name} is closed"
+            for number in sorted(stale)
+        ),
         *(f"{segment.name}: is not a segment's name: not read" for segment in misnamed),
     ]
     return JournalSnapshot(
@@ -201,10 +219,6 @@ def look_at(path: Path | str) -> JournalSnapshot:
         tuple(odd),
         tuple(f"{segment.name}: is of another journal, {id}: not read" for segment, id in identity.foreign.items()),
     )
-
-
-def _stale_line(path: Path, number: int) -> str:
-    return f"{open_segment_path(path, number).name}: is stale: {segment_path(path, number).name} is closed"
 
 
 def unreadable(path: Path, error: OSError) -> JournalError:
@@ -268,15 +282,10 @@ def about_file(line: str) -> Damage:
 
 def gone(segment: Path) -> Damage:
     """A segment that does not exist."""
-    retired = is_retired(segment.parent, segment_number(segment))
+    manifest, _ = read_manifest(segment.parent)
+    retired = manifest is not None and segment_number(segment) < manifest.first
     line = f"{segment.name}: {'was removed by retention before it was read' if retired else 'is missing'}"
     return Damage(segment.name, line, is_gone=True, is_retired=retired)
-
-
-def is_retired(path: Path, number: int) -> bool:
-    """Whether retention has removed the segment of this number."""
-    manifest, _ = read_manifest(path)
-    return manifest is not None and number < manifest.first
 
 
 def gaps(numbers: Iterable[int], first: int, last: int) -> Iterator[tuple[int, int]]:

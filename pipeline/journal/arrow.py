@@ -18,7 +18,7 @@ from dispatcher.journal.format.columns import RowsPayload, decode_rows
 from dispatcher.journal.format.frames import Header
 from dispatcher.journal.format.schema import Column, ColumnType, Table
 
-_TYPES: Final[dict[ColumnType, pa.DataType]] = {"long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
+ARROW_TYPES: Final[dict[ColumnType, pa.DataType]] = {"long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 _NUMPY_TYPES: Final = {"B": "u1", "H": "<u2", "I": "<u4", "i": "<i4", "q": "<i8"}
 
 _BATCH_BYTES: Final = 1 << 25
@@ -53,7 +53,7 @@ def arrow_schema(table: Table, columns: Sequence[str] | None = None, *, coded: b
             )
 
     def type_of(column: Column) -> pa.DataType:
-        of_values = _TYPES[column.type]
+        of_values = ARROW_TYPES[column.type]
         return pa.dictionary(pa.int32(), of_values) if coded and column.encoding == "kind" else of_values
 
     wanted = [known[name] for name in (known if columns is None else columns)]
@@ -144,7 +144,7 @@ class _Rows:
         if pa.types.is_dictionary(of_type):
             return pa.DictionaryArray.from_arrays(indices, pa.array(values, of_type.value_type))
         if not self.total or len(set(values)) > 1:
-            return pa.array(values, _TYPES[column.type]).take(indices)
+            return pa.array(values, ARROW_TYPES[column.type]).take(indices)
         return pa.repeat(values[0], self.total)
 
     def _merged_kinds(self) -> tuple[list[Any], Any]:

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.snapshot import ClosedSegment, JournalSnapshot, Parts, look_at, parts_of
 
 SEQS_PER_PARTITION: Final = 10**12
@@ -32,7 +31,7 @@ class WholeJournal:
     @property
     def closed(self) -> list[tuple[Path, int | None]]:
         """The closed segments in the order of their seqs, each with the number of its partition, if there are any."""
-        return [(segment, self._partition(each)) for each in self.snapshots for segment in each.closed]
+        return [(segment, self.parts.number_of(each.path)) for each in self.snapshots for segment in each.closed]
 
     @cached_property
     def summarized(self) -> tuple[ClosedSegment, ...]:
@@ -41,13 +40,11 @@ class WholeJournal:
         Raises:
             JournalError: a segment cannot be read.
         """
-        return tuple(segment for snapshot in self.snapshots for segment in self._summarized(snapshot))
-
-    def _summarized(self, snapshot: JournalSnapshot) -> Iterator[ClosedSegment]:
-        return of_partition(snapshot.summarized, self._partition(snapshot))
-
-    def _partition(self, snapshot: JournalSnapshot) -> int | None:
-        return partition_number(snapshot.path) if self.parts.is_partitioned else None
+        return tuple(
+            segment
+            for snapshot in self.snapshots
+            for segment in of_partition(snapshot.summarized, self.parts.number_of(snapshot.path))
+        )
 
 
 def of_partition(closed: Iterable[ClosedSegment], partition: int | None) -> Iterator[ClosedSegment]:

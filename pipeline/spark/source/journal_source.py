@@ -50,7 +50,7 @@ from dispatcher.journal.conditions import Conditions
 from dispatcher.journal.format.schema import TABLES, ColumnType, table_named
 from dispatcher.journal.snapshot import check_journal
 from dispatcher.util.functions import require_methods
-from pipeline.journal.arrow import UnknownColumnError
+from pipeline.journal.arrow import ARROW_TYPES, UnknownColumnError
 from pipeline.journal.conditions import comparisons_in
 from pipeline.spark.shipping import ship_packages
 from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, JournalReading
@@ -65,11 +65,6 @@ _KEEPS_FILTERS_APART: Final = hasattr(DataSourceReader, "pushLimit")
 limits, too."""
 _MODES: Final = ("PERMISSIVE", "FAILFAST")
 _TYPES: Final[dict[ColumnType, DataType]] = {"long": LongType(), "string": StringType(), "boolean": BooleanType()}
-_ARROW_TYPES: Final[dict[DataType, pa.DataType]] = {
-    LongType(): pa.int64(),
-    StringType(): pa.string(),
-    BooleanType(): pa.bool_(),
-}
 _COLUMNS: Final[dict[str, dict[str, ColumnType]]] = {
     **{table.name: {column.name: column.type for column in table.columns} for table in TABLES},
     DAMAGE: {
@@ -210,4 +205,5 @@ def _asked(schema: StructType, table: str) -> pa.Schema:
                 f"the journal's column {table}.{asked.name} has the type {known.dataType.simpleString()}, "
                 f"not {asked.dataType.simpleString()}. Read it with its own type, and cast it."
             )
-    return pa.schema([pa.field(one.name, _ARROW_TYPES[one.dataType], one.nullable) for one in schema.fields])
+    types = _COLUMNS[table]
+    return pa.schema([pa.field(one.name, ARROW_TYPES[types[one.name]], one.nullable) for one in schema.fields])

@@ -14,10 +14,9 @@ from dispatcher.journal.conditions import Comparison, Conditions
 from dispatcher.journal.format.schema import Table, table_named
 from dispatcher.journal.snapshot import ClosedSegment, parts_of
 from pipeline.journal.damage import Problem, folder_problems, named, segment_problems
-from pipeline.journal.scan import JournalPart, Report, logged, plan, scan
+from pipeline.journal.scan import Report, logged, plan, scan
 from pipeline.journal.whole import look_at_whole
 
-_PROBLEMS_IN_A_BATCH = 1000
 _OPERATORS: Final = {
     "EqualTo": "=",
     "EqualNullSafe": "=",
@@ -38,7 +37,7 @@ class JournalReading(NamedTuple):
     fails_fast: bool
 
     def plan(self, closed: Sequence[ClosedSegment], conditions: Conditions) -> list[InputPartition]:
-        return [PartsPartition(parts) for parts in plan(closed, table_named(self.table), conditions)]
+        return [InputPartition(parts) for parts in plan(closed, table_named(self.table), conditions)]
 
     def read(
         self, partition: InputPartition, conditions: Conditions, report_gone: Report | None = None
@@ -47,8 +46,7 @@ class JournalReading(NamedTuple):
         Raises:
             JournalError: a segment cannot be read, or is damaged and `fails_fast` is set.
         """
-        # For a plan without partitions, Spark makes an empty one.
-        parts = partition.parts if isinstance(partition, PartsPartition) else []
+        parts = partition.value or []  # for a plan without partitions, Spark makes an empty one
         return scan(parts, table_named(self.table), self.schema, conditions, self.report, report_gone)
 
     @property
@@ -58,15 +56,6 @@ class JournalReading(NamedTuple):
 
     def _refuse(self, problem: Problem) -> None:
         raise JournalError(f"{self.path}: damaged journal: {problem}. See: dispatcher journal verify {self.path}")
-
-
-class PartsPartition(InputPartition):
-    def __init__(self, parts: Sequence[JournalPart]) -> None:
-        super().__init__([tuple(part) for part in parts])
-
-    @property
-    def parts(self) -> list[JournalPart]:
-        return [JournalPart(*part) for part in self.value]
 
 
 class JournalReader(DataSourceReader):
@@ -95,15 +84,11 @@ class FilteringReader(JournalReader):
         return filters
 
 
-class ProblemsPartition(InputPartition):
-    """The segments that one task checks, and problems that are already known."""
-
-    def __init__(self, listed: Sequence[Path], known: Sequence[Problem]) -> None:
-        super().__init__(([str(segment) for segment in listed], [tuple(problem) for problem in known]))
-
-
 class DamageReader(DataSourceReader):
-    """Checks each byte of the segments that are closed when the query is planned."""
+    """Checks each byte of the segments that are closed when the query is planned.
+
+    A partition is a segment to check, or the problems that planning has found.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
@@ -111,24 +96,14 @@ class DamageReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         journal = look_at_whole(self._path)
-        known = folder_problems(journal)
-        return [ProblemsPartition([], known), *(ProblemsPartition([segment], []) for segment, _ in journal.closed)]
+        return [InputPartition(folder_problems(journal)), *(InputPartition(segment) for segment, _ in journal.closed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        listed, known = partition.value
-        problems = [Problem(*problem) for problem in known]
-        parts = parts_of(self._path)
-        for segment in map(Path, listed):
-            for problem in segment_problems(segment):
-                problems.append(named(parts, segment.parent, problem))
-                if len(problems) == _PROBLEMS_IN_A_BATCH:
-                    yield self._batch(problems)
-                    problems = []
-        yield self._batch(problems)
-
-    def _batch(self, problems: list[Problem]) -> pa.RecordBatch:
-        rows = [problem._asdict() for problem in problems]
-        return pa.RecordBatch.from_pylist(rows, schema=self._schema)
+        problems = partition.value
+        if isinstance(problems, Path):
+            segment, parts = problems, parts_of(self._path)
+            problems = [named(parts, segment.parent, problem) for problem in segment_problems(segment)]
+        yield pa.RecordBatch.from_pylist([problem._asdict() for problem in problems], schema=self._schema)
 
 
 def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:
