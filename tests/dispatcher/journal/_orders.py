@@ -31,11 +31,12 @@ def move(
     at: int = 1000,
     valid: bool = True,
     data: str | None = None,
+    accepted_seq: int = 0,
 ) -> None:
     """One event, which makes one transition."""
     begin(writer, at)
     writer.origin().add_transition(machine, entity, "NEW", "MADE", to.name, valid=valid, data=data)
-    end(writer, "shop", "Move", "MADE", "handled", entity=entity)
+    end(writer, "shop", "Move", "MADE", "handled", entity=entity, accepted_seq=accepted_seq)
 
 
 def flush(writer: JournalWriter) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dispatcher import JournalConfig, JournalError, JournalWriter, PartitionedJournal
 from dispatcher.journal import verify
 
-from ...kit import tries
-from ...kit.journals import after_a_crash, crash_amid, flip
+from ...kit.journals import flip
 from ._orders import ENDS, NEVER, State, flush, move
 
 
@@ -181,69 +175,3 @@ def test_the_file_has_the_permissions_of_the_journal(path: Path) -> None:
 
     journal.close()
     assert (path / "states-Order.jsonl").stat().st_mode & 0o777 == 0o640
-
-
-class Partitioned(RuleBasedStateMachine):
-    """Makes transitions, and starts again with other partitions, orderly or after crashes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
-        self.config = JournalConfig(write_ahead=True, durability="none", segment_bytes=1024, retention_bytes=1)
-        self.generation = 0
-        self.states: dict[str, str] = {}
-        self.live: dict[str, str] = {}
-
-    @initialize(partitions=st.integers(1, 4))
-    def begin(self, partitions: int) -> None:
-        self.open(self.folder / "journal 0", partitions, 0)
-
-    def open(self, path: Path, partitions: int, salt: int) -> None:
-        self.salt = salt
-        self.journal = PartitionedJournal(path, self.config)
-        self.writers = self.journal.open(partitions)
-        self.restored = restore(self.journal, every=3)
-        self.journal.close_unused()
-        self.live = {entity: state for entity, state in self.states.items() if state not in ENDS}
-
-    @rule(entity=st.integers(0, 5), state=st.sampled_from([State.OPEN, State.HELD, State.ENDED]))
-    def make_transition(self, entity: int, state: State) -> None:
-        writer = self.writers[(entity * 7 + self.salt) % len(self.writers)]
-        move(writer, f"order_{entity}", state)
-        flush(writer)
-        self.states[f"order_{entity}"] = state.name
-
-    @rule(partitions=st.integers(1, 4), salt=st.integers(0, 3))
-    def close_and_start_again(self, partitions: int, salt: int) -> None:
-        self.journal.close()
-        self.open(self.journal.path, partitions, salt)
-
-    @rule(partitions=st.integers(1, 4), salt=st.integers(0, 3))
-    def crash_and_start_again(self, partitions: int, salt: int) -> None:
-        self.generation += 1
-        copy = after_a_crash(self.journal.path, self.folder / f"journal {self.generation}")
-        self.journal.close()
-        self.open(copy, partitions, salt)
-
-    @rule(changes=st.integers(0, 40), partitions=st.integers(1, 4), salt=st.integers(0, 3))
-    def crash_amid_a_start(self, changes: int, partitions: int, salt: int) -> None:
-        self.journal.close()
-        self.generation += 1
-        path, copy = self.journal.path, self.folder / f"journal {self.generation}"
-        crash_amid(lambda: self.open(path, partitions, salt), path, copy, changes)
-        if copy.exists():
-            self.journal.close()
-            self.open(copy, partitions, salt)
-
-    @invariant()
-    def restored_states_are_those_to_which_the_transitions_led(self) -> None:
-        assert self.restored == self.live
-
-    def teardown(self) -> None:
-        self.journal.close()
-        shutil.rmtree(self.folder)
-
-
-@pytest.mark.long
-class TestRestoredStatesAreExactWithAnyNumbersOfPartitions(Partitioned.TestCase):
-    settings = settings(max_examples=tries(6), stateful_step_count=20, deadline=None)
