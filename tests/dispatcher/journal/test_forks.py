@@ -79,7 +79,7 @@ class Daemon:
         if state == "draining":
             self._stopping = threading.Thread(target=self.service.stop)
             self._stopping.start()
-            until(lambda: not self.dispatcher.event_handler.handle(Posted(Job.STARTED, -1)), "the drain")
+            until(lambda: self.dispatcher.core.queue.phase, "the drain")
         if state == "stopped":
             self.end()
 
