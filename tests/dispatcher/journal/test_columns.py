@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Column
+from dispatcher.journal import EVENTS, TRANSITIONS, Column
 
 from ...kit.segment_files import EventRow, Table, TransitionRow, decode_rows, encode_rows
 
@@ -48,16 +48,6 @@ def test_a_frame_knows_its_rows_its_times_and_what_it_settles() -> None:
     assert (virtual.min_at, virtual.max_at) == (100, 120)
     assert sorted(rows.settled) == [4, 7]
     assert list(decode_rows(rows.payload).no_longer_outstanding()) == [7, -1, 0, 4]
-
-
-def test_every_column_has_a_place_in_a_row_or_follows_from_those_that_have() -> None:
-    for table in TABLES:
-        names = {column.name: column.encoding for column in table.columns}
-        assert set(table.row_fields[1:]) == {
-            name for name, encoding in names.items() if encoding not in ("position", "kind", "before", "after")
-        }
-        assert all(names[column.span] == "duration" for column in table.columns if column.span)
-        assert names[table.time] == "number"
 
 
 # -- any rows ----------------------------------------------------------------------------------------------------------
@@ -107,7 +97,6 @@ def transition_dict(row: Any) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None)
 @given(
     events=st.lists(EVENT_ROWS, max_size=8),
     transitions=st.lists(TRANSITION_ROWS, max_size=8),

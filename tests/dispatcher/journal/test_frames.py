@@ -10,7 +10,6 @@ from ...kit.segment_files import (
     ACCEPTED,
     END,
     ROWS,
-    START,
     SYNC,
     Damage,
     Frame,
@@ -96,25 +95,6 @@ def test_frames_of_another_segment_or_out_of_order_are_no_frames_here(path: Path
         stretch(len(first), 72),
         stretch(len(first) + 72 + len(second), len(first) + len(second), at_end=True),
     ]
-
-
-def test_missing_frames_are_reported(path: Path) -> None:
-    first = encode_frame(7, START, 0, b"first")
-    path.write_bytes(first + encode_frame(7, ACCEPTED, 3, b"fourth"))
-
-    _, damage, _ = read(path)
-
-    assert damage == Damage(path.name, "segment-00000007.journal: 2 frames are missing at byte 69", len(first), 0)
-
-
-def test_reading_may_begin_at_a_later_frame(path: Path) -> None:
-    first = encode_frame(7, ACCEPTED, 4, b"first")
-    path.write_bytes(first + encode_frame(7, ACCEPTED, 5, b"second"))
-
-    [frame] = read(path, start=len(first))
-
-    assert isinstance(frame, Frame)
-    assert frame.payload == b"second"
 
 
 def test_the_payload_of_an_unwanted_frame_is_checked_only_with_check_all(path: Path) -> None:

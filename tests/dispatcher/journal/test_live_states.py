@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
@@ -315,7 +315,6 @@ MOVES = st.tuples(st.sampled_from("abcd"), st.sampled_from([State.OPEN, State.HE
 STEPS = st.lists(st.one_of(MOVES, st.sampled_from(["flush", "roll", "accept"])), max_size=40)
 
 
-@settings(deadline=None)
 @given(steps=STEPS, every=st.integers(1, 6), cut=st.floats(0, 1), damaged=st.sets(st.integers(0, 10)))
 def test_what_a_kill_leaves_restores_to_what_its_rows_lead_to(
     steps: list[Any], every: int, cut: float, damaged: set[int]

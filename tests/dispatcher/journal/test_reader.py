@@ -260,22 +260,6 @@ def test_a_gap_in_the_order_of_acceptance_is_found(open_writer: Open, journal: P
 # -- read_rows -------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_frames_are_skipped_and_reported(sound: Path) -> None:
-    path = segment_path(sound, 2)
-    frame = frames_of(path)[1]
-    flip(path, frame.end - 1)
-    segment_path(sound, 3).unlink()
-    reported: list[str] = []
-
-    read = [row["seq"] for row in read_rows(sound, EVENTS, on_damage=reported.append)]
-
-    assert read == [1, 2, 4]
-    assert reported == [
-        "segment-00000003.journal: is missing",
-        f"segment-00000002.journal: {frame.end - frame.offset} bytes from byte {frame.offset} on hold no intact frame",
-    ]
-
-
 def test_damage_is_logged_without_an_on_damage(sound: Path, caplog: pytest.LogCaptureFixture) -> None:
     segment_path(sound, 2).unlink()
 

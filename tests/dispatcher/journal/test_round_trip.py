@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pydantic.dataclasses
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
@@ -298,7 +298,7 @@ simple_events = st.one_of(
 
 @pytest.mark.long
 @given(simple_events)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @example(Simple(Job.ENDED, "\ud800"))
 @example(Simple(Job.ENDED, number=10**4300))
 @example(Simple(Job.ENDED, number=-(2**63) - 1, text='"\\\n\u2028\x00é'))
@@ -325,7 +325,7 @@ def test_the_quick_way_of_writing_an_event_writes_the_same_and_refuses_the_same(
 
 @pytest.mark.long
 @given(events)
-@settings(max_examples=tries(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(60))
 @example(Loose(Job.STARTED, [True, 1, 1.0]))
 @example(Plain(Job.STARTED, number=Int(1)))
 @example(Plain(Job.STARTED, at=datetime(2024, 10, 27, 2, 30, fold=1)))

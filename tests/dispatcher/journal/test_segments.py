@@ -148,15 +148,6 @@ def test_a_closed_segment_counts_its_accepted_events(open_writer: Open, journal:
     assert (kind_of(frame), frame.header.first_seq, frame.payload) == ("ACCEPTED", 1, b'{"number":1}')
 
 
-def test_a_segment_has_the_times_of_its_own_rows(writer: JournalWriter, journal: Path) -> None:
-    write_segments(writer, transitions=1)
-    write_frames(writer, 2)
-    writer.close()
-
-    times = [(summary.min_at, summary.max_at) for summary in map(read_summary, segments(journal)) if summary]
-    assert times == [(990, 1020), (1990, 3020)]
-
-
 def test_segments_are_rolled_by_size(open_writer: Open, journal: Path) -> None:
     writer = open_writer(segment_bytes=1024, buffer_rows=1)
 

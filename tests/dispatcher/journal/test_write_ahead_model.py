@@ -169,4 +169,4 @@ class WriteAhead(RuleBasedStateMachine):
 
 
 TestWriteAhead = pytest.mark.slow(WriteAhead.TestCase)
-TestWriteAhead.settings = settings(max_examples=tries(15), stateful_step_count=30, deadline=None)
+TestWriteAhead.settings = settings(max_examples=tries(15), stateful_step_count=30)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import JournalError
@@ -98,7 +98,7 @@ def no_damage(problem: Problem) -> None:
 # -- decoding --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(segments=st.lists(st.lists(frames(), max_size=3), min_size=1, max_size=3))
 def test_batches_have_the_rows_that_are_read_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, segments: list[Segment]
