@@ -33,6 +33,14 @@ from dispatcher.web import WebConfig, WebHost, describe_write, event_bytes, even
 from ...kit import TIMEOUT_S
 
 METHODS = ["GET", "POST", "PUT", "DELETE"]
+PATIENT = {"request_deadline_s": 100 * TIMEOUT_S, "keep_alive_s": 100 * TIMEOUT_S}
+"""Of hosts whose deadlines no test is about: on a busy machine, a request that is held would not outlast the usual."""
+
+
+@pytest.fixture(autouse=True)
+def _patient_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop waits for the host's thread until it has ended: on a busy machine, it may not have done so in 0.9 s."""
+    monkeypatch.setattr("dispatcher.web.host.LONGEST_STOP_S", TIMEOUT_S)
 
 
 class App:
@@ -130,7 +138,7 @@ def make_host(folder: Path, app: App) -> Iterator[MakeHost]:
         takes_form: Callable[[str], bool] = lambda _: False,
         **keys: Any,
     ) -> WebHost:
-        keys = {"port": 0, "socket_path": folder / f"{name}.sock", **keys}
+        keys = {"port": 0, "socket_path": folder / f"{name}.sock", **PATIENT, **keys}
         settings, app_served = WebConfig(**keys), served if served is not None else app.app
         host = WebHost(app_served, settings, name=name, takes_form=takes_form)
         hosts.append(host)
@@ -152,7 +160,7 @@ def serve() -> Iterator[MakeHost]:
     def served(forms: str = "", **keys: Any) -> WebHost:
         key = repr((forms, sorted(keys.items())))
         if key not in hosts:
-            settings = WebConfig(port=0, socket_path=folder / f"{len(hosts)}.sock", **keys)
+            settings = WebConfig(port=0, socket_path=folder / f"{len(hosts)}.sock", **PATIENT, **keys)
             hosts[key] = WebHost(App().app, settings, takes_form=lambda path: path == forms)
             hosts[key].init()
             hosts[key].start()
