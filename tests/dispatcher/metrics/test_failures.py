@@ -15,7 +15,7 @@ import pytest
 from dispatcher import AsyncDispatcher
 from dispatcher.dispatching.recent_failures import RecentFailures
 
-from ...kit import TIMEOUT_S, Numbered, OfEntity, Unreadable, Work
+from ...kit import TIMEOUT_S, Numbered, OfEntity, Unreadable, Work, until
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -178,10 +178,11 @@ def test_nothing_of_the_event_or_the_error_is_kept_alive(make: Make, caplog: pyt
     dispatcher.post(OfEntity(Entity()))
     assert dispatcher.await_drained(TIMEOUT_S)
     dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)  # so the thread has left the batch
-    gc.collect()
 
     assert [record.entity for record in dispatcher.view.failures()] == ["an entity"] * 2
-    assert [ref() for ref in alive] == [None] * 6
+    assert len(alive) == 6
+    # Another thread may collect garbage at the same moment, and this one then does nothing.
+    until(lambda: gc.collect() >= 0 and not any(ref() for ref in alive), "the release of events and errors")
 
 
 def test_failures_of_a_flood_are_counted_where_they_are_counted(make: Make) -> None:

@@ -19,6 +19,7 @@ from dispatcher.testing import ManualClock
 
 from ...kit import TIMEOUT_S, Gate, Numbered, until
 from ...kit.dispatchers import hold
+from .test_type_times import TIMED_MODULES, Clock
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -143,19 +144,24 @@ def test_the_next_long_event_of_the_same_batch_is_logged_again(
 
 @each_way
 def test_a_quick_handler_late_in_a_long_batch_is_not_warned_of(
-    make: Make, clock: ManualClock, caplog: pytest.LogCaptureFixture, measure_times: str
+    make: Make,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    measure_times: str,
 ) -> None:
     """Many handlers that took a moment each looked like one that took long."""
-    entered, go_on = threading.Event(), threading.Event()
+    entered, go_on, time_of = threading.Event(), threading.Event(), Clock()
+    for module in (*TIMED_MODULES, "dispatcher.dispatching.monitor"):
+        monkeypatch.setattr(f"{module}.perf_counter_ns", time_of)
+    monkeypatch.setattr(HandlerWatch.__init__, "__defaults__", (time_of,))
 
     def handle(event: Numbered) -> None:
         if event.number == 20:
             entered.set()
             assert go_on.wait(TIMEOUT_S)
         else:
-            until_ns = time.perf_counter_ns() + 30_000_000
-            while time.perf_counter_ns() < until_ns:
-                pass
+            time_of.now_ns += 30_000_000
 
     config = DispatcherConfig(handler_warn_after_s=0.5, measure_times=measure_times)
     dispatcher = make(config, handler=handle, time_service=clock)

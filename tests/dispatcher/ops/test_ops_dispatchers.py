@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import threading
 from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -13,6 +14,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, DispatcherConfig, aio
 from dispatcher.ops import ops_app, stacks
+from dispatcher.web.waiting import Kept
 
 from ...kit import TIMEOUT_S, Work, until
 from ...kit.coroutines import Keyed, Latched, running_loop
@@ -200,14 +202,19 @@ def test_samples_are_folded_and_counted(client: Client, central: Hanging) -> Non
     assert "hang_here" in [frame["function"] for frame in found["stacks"][0]["stack"]]
 
 
-def test_samples_are_taken_one_at_a_time_and_an_answer_is_kept(client: Client, central: Hanging) -> None:
-    path = "/dispatchers/central/running"
+def test_samples_are_taken_one_at_a_time_and_an_answer_is_kept(
+    client: Client, central: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, release = "/dispatchers/central/running", threading.Event()
+    monkeypatch.setattr(stacks, "samples", Kept(WAIT_S))
+    monkeypatch.setattr(stacks.sample_stacks, "__defaults__", (lambda _: release.wait(WAIT_S),))
 
     async def race() -> list[Any]:
         first = asyncio.ensure_future(client.send("GET", path, params={"samples": 7, "interval_ms": 40}))
         while not stacks.samples.is_making():
             await asyncio.sleep(0)
         second = await client.send("GET", path, params={"samples": 3, "interval_ms": 1})
+        release.set()
         return [(await first).status_code, second.status_code, second.headers["retry-after"]]
 
     assert asyncio.run(race()) == [200, 429, "1"]

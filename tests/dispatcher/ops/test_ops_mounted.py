@@ -20,6 +20,7 @@ from starlette.routing import Mount, Route
 import dispatcher.ops
 from dispatcher import CompositeService, DispatcherError, Service
 from dispatcher.ops import OpsConfig, controls, ops_app, shared
+from dispatcher.web.waiting import Kept
 
 from .client import WAIT_S, Client, hanging
 
@@ -59,7 +60,8 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         _ = dispatcher.ops.OpsDoor
 
 
-def test_threads_are_for_administrators() -> None:
+def test_threads_are_for_administrators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "Kept", lambda _: Kept(WAIT_S))
     app = mounted()
 
     without = Client(app, prefix="/ops/v1").error("/threads")
@@ -72,7 +74,7 @@ def test_threads_are_for_administrators() -> None:
     assert worker["daemon"] is True
     assert "thread_items" in [frame["function"] for frame in worker["stack"]]
     assert found["total"] == len(found["items"])
-    assert Client(app, "admin", "/ops/v1").json("/threads") == found, "they are looked at once a second"
+    assert Client(app, "admin", "/ops/v1").json("/threads") == found, "what was looked at is kept"
 
 
 @pytest.mark.parametrize("path", ["/stop", "/log-level"])

@@ -15,7 +15,7 @@ from dispatcher.ops.stream import FailureFeed, ops_events
 from dispatcher.view import FailureRecord
 
 from ...kit.scenarios import play
-from .client import Client
+from .client import WAIT_S, Client
 
 
 class View:
@@ -118,7 +118,7 @@ def test_the_stream_of_a_mounted_app_ends_when_its_server_says_so() -> None:
         for _ in range(50):  # the event is on its way
             await asyncio.sleep(0)
         stopping.set()
-        return await asyncio.wait_for(answer, 10)
+        return await asyncio.wait_for(answer, WAIT_S)
 
     found = asyncio.run(run())
 

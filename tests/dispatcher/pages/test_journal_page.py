@@ -29,8 +29,13 @@ def journaled(tmp_path: Path) -> Iterator[Journaled]:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page waits for its look-ups until they have ended."""
     monkeypatch.setattr("dispatcher.pages.lookups._PATIENCE_S", WAIT_S)
+
+
+@pytest.fixture
+def client(patient: None) -> Client:
     return Client(ops_app(), prefix="")
 
 
@@ -119,6 +124,7 @@ def test_a_look_up_that_takes_long_is_shown_when_it_is_asked_for_again() -> None
     assert second.value is True
 
 
+@pytest.mark.usefixtures("patient")
 def test_look_ups_of_many_pages_are_made_one_after_another_and_shared() -> None:
     made: list[str] = []
 
@@ -148,6 +154,7 @@ def test_look_ups_for_ever_new_things_are_refused_before_many_wait() -> None:
     assert [each.value for each in found[-5:]] == [True] * 5
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_look_up_is_made_again_after_twenty_times_what_it_took() -> None:
     now_s, made = [0.0], []
 
@@ -166,6 +173,7 @@ def test_a_look_up_is_made_again_after_twenty_times_what_it_took() -> None:
     assert asyncio.run(ask()) == [1, 1, 1, 2]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     ("error", "problem"),
     [(JournalError("it is gone"), "it is gone"), (KeyError("kind"), "KeyError: 'kind'")],

@@ -25,6 +25,11 @@ pytestmark = pytest.mark.long
 
 LINE = "dispatcher: interrupted"
 LEAVE_SCREEN = "\x1b[?1049l"
+PATIENT = """
+from dispatcher.cli.ops.client import Client
+Client.__init__.__defaults__ = (3600.0,)
+"""
+"""The command gives a daemon an hour for its answer."""
 
 
 class Terminal:
@@ -36,7 +41,7 @@ class Terminal:
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(end)
         self.process = subprocess.Popen(
-            [*COMMAND, *map(str, args)],
+            [*COMMAND[:-1], PATIENT + COMMAND[-1], *map(str, args)],
             stdin=end,
             stdout=end,
             stderr=end,
@@ -118,10 +123,8 @@ def test_top_ends_at_once_while_the_daemon_does_not_answer(
     terminal.daemon.answers = {"": lambda handler: hanging.set() or release.wait(60)}
     assert hanging.wait(TIMEOUT_S)
     terminal.press("\x03")
-    begin_s = time.monotonic()
 
     assert terminal.wait() == 130
-    assert time.monotonic() - begin_s < 4.0  # the request has 5 s
 
 
 @pytest.mark.parametrize("command", ["status", "stack", "top --once", "ps"])
