@@ -8,6 +8,7 @@ hold, and never waits for the handler thread.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -139,7 +140,6 @@ def all_entities(
 
 
 def _sum(one: MachineNow, other: MachineNow) -> MachineNow:
-    entities = dict(one.entities)
-    for state, count in other.entities.items():
-        entities[state] = entities.get(state, 0) + count
-    return MachineNow(one.machine, entities, one.transitions + other.transitions, one.invalid + other.invalid)
+    entities = Counter(one.entities)
+    entities.update(other.entities)
+    return MachineNow(one.machine, dict(entities), one.transitions + other.transitions, one.invalid + other.invalid)

@@ -57,14 +57,7 @@ class _Columns(NamedTuple):
     at: array[int]
 
     def without_first(self, count: int) -> _Columns:
-        return _Columns(
-            self.entities[count:],
-            self.machines[count:],
-            self.from_states[count:],
-            self.event_types[count:],
-            self.to_states[count:],
-            self.at[count:],
-        )
+        return _Columns._make(column[count:] for column in self)
 
 
 class TransitionRing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic
 
@@ -353,48 +354,23 @@ def _journal(view: DispatcherView, stats: DispatcherStats, sight: Sight) -> Jour
 
 def failure_of(record: FailureRecord, sight: Sight = WHOLE) -> Failure:
     """One item of /failures. The message is for those who may see everything: it can contain anything."""
-    return Failure(
-        number=record.number,
-        at=milliseconds(record.at),
-        event_class=record.event_class,
-        event_type=record.event_type,
-        entity=record.entity if sight.sees(record.entity) else None,
-        error_class=record.error_class,
-        message=record.message if sight.is_whole else "",
-        frames=list(record.frames),
-    )
+    entity = record.entity if sight.sees(record.entity) else None
+    message = record.message if sight.is_whole else ""
+    return Failure(**asdict(replace(record, at=milliseconds(record.at), entity=entity, message=message)))
 
 
 def curves_of(view: DispatcherView, sampler: Sampler) -> Curves:
     """The answer of /curves."""
-    found = sampler.curves(view)
-    return Curves(queue=found.queue, rate=found.rate, failing=found.failing, busy=found.busy)
+    return Curves(**sampler.curves(view)._asdict())
 
 
 def lane_items(view: DispatcherView, limit: int, sight: Sight = WHOLE) -> list[Lane]:
     """The items of /lanes, each with up to `limit` keys. Keys are for those who may see everything."""
-    return [
-        Lane(
-            handler=lane.handler,
-            capacity=lane.capacity,
-            in_flight=lane.in_flight,
-            waiting=lane.waiting,
-            is_full=lane.is_full,
-            keys=[
-                LaneKey(
-                    key=key.key if sight.is_whole else None,
-                    in_flight=key.in_flight,
-                    waiting=key.waiting,
-                    event_class=key.event_class,
-                    event_type=key.event_type,
-                    entity=key.entity if sight.sees(key.entity) else None,
-                    running_s=key.running_s,
-                )
-                for key in lane.keys
-            ],
-        )
-        for lane in view.lanes(limit)
-    ]
+    lanes = [asdict(lane) for lane in view.lanes(limit)]
+    for key in (key for lane in lanes for key in lane["keys"]):
+        key["key"] = key["key"] if sight.is_whole else None
+        key["entity"] = key["entity"] if sight.sees(key["entity"]) else None
+    return [Lane(**lane) for lane in lanes]
 
 
 def failure_groups(view: DispatcherView, sampler: Sampler, sight: Sight = WHOLE) -> list[FailureGroup]:

@@ -28,7 +28,7 @@ from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing, r
 from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, Real, UnixMs, Whole, page_of
 from dispatcher.ops.journals import ScanDeadline
 from dispatcher.ops.sight import WHOLE, Sight
-from dispatcher.util.units import NS_PER_S, milliseconds
+from dispatcher.util.units import NS_PER_MS, NS_PER_S, milliseconds
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.queries import MOST, limit_of, number
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from dispatcher.view import DispatcherView
 
 
-_NS_PER_MS = 1_000_000
 _ROWS_OF_AN_EVENT = 100
 """More than an event has about one entity."""
 _MOST_LOOKED = 10_000
@@ -383,7 +382,7 @@ def _knows(sources: list[EntitySource], machine: str) -> bool:
 
 def _of_row(row: HistoryRow) -> HistoryEntry:
     return HistoryEntry(
-        at=row.at // _NS_PER_MS,
+        at=row.at // NS_PER_MS,
         seq=row.seq,
         machine=row.machine,
         from_state=row.from_state or "",  # of an event that made no transition
@@ -400,7 +399,7 @@ def _of_row(row: HistoryRow) -> HistoryEntry:
 
 def _of_kept(row: KeptTransition) -> HistoryEntry:
     return HistoryEntry(
-        at=row.at // _NS_PER_MS,
+        at=row.at // NS_PER_MS,
         seq=row.number,
         machine=row.machine,
         from_state=row.from_state,

@@ -25,6 +25,7 @@ from dispatcher.journal.verification import Progress, check_folder, check_segmen
 from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, UnixMs, Whole
 from dispatcher.ops.journals import ScanDeadline, journaled_view
 from dispatcher.ops.sight import WHOLE, Sight
+from dispatcher.util.units import NS_PER_MS
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.queries import limit_of, number
 
@@ -40,7 +41,6 @@ CHECK_S: Final = 5.0
 """A check stops after the segment in which this time has passed."""
 _MOST_ACCEPTED: Final = 20_000_000
 """Accepted events since the oldest one that is not handled: a byte each while they are looked through."""
-_NS_PER_MS: Final = 1_000_000
 
 
 class SegmentNow(Answer):
@@ -160,8 +160,8 @@ def _segment(path: Path, size: int, summary: Summary | None) -> SegmentNow:
         events=summary.events,
         transitions=summary.transitions,
         accepted=summary.accepted,
-        since=summary.min_at // _NS_PER_MS if has_rows else None,
-        until=summary.max_at // _NS_PER_MS if has_rows else None,
+        since=summary.min_at // NS_PER_MS if has_rows else None,
+        until=summary.max_at // NS_PER_MS if has_rows else None,
     )
 
 
@@ -285,8 +285,8 @@ def _event(found: tuple[int, int, bytes], sight: Sight) -> OutstandingEvent | No
     entity = fields.get("entity") if isinstance(fields, dict) else None
     return OutstandingEvent(
         seq=seq,
-        accepted_at=at_ns // _NS_PER_MS if at_ns else None,
-        due=marks.due_ns // _NS_PER_MS if marks.due_ns else None,
+        accepted_at=at_ns // NS_PER_MS if at_ns else None,
+        due=marks.due_ns // NS_PER_MS if marks.due_ns else None,
         attempt=marks.attempt,
         key=(marks.timer or marks.key) if sight.is_whole else "",
         event_class=str(said.get("event_class", "")),

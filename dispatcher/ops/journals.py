@@ -26,7 +26,7 @@ from dispatcher.journal.snapshot import look_at, open_segment
 from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, UnixMs, Whole
 from dispatcher.ops.sight import WHOLE, Sight
 from dispatcher.service import ServiceState
-from dispatcher.util.units import NS_PER_S
+from dispatcher.util.units import NS_PER_MS, NS_PER_S
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.queries import limit_of, number
 
@@ -40,7 +40,6 @@ SCAN_S: Final = 9.5
 """Longest time to read a journal; the web host gives a request 10 seconds."""
 _SEQ: Final = re.compile(r"[0-9]{1,18}")
 _UNIX: Final = re.compile(r"@([0-9]{1,10})(?:\.([0-9]{1,9}))?")
-_NS_PER_MS: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 64
 """Rows decoded in one call."""
 
@@ -223,7 +222,7 @@ def states_at(path: Path, moment: MomentLimit, deadline: ScanDeadline) -> States
         counts.setdefault(machine, Counter())[state] += 1
     return States(
         seq=last_seq,
-        at=None if last_at is None else last_at // _NS_PER_MS,
+        at=None if last_at is None else last_at // NS_PER_MS,
         is_end=is_end,
         machines={machine: dict(sorted(counts[machine].items())) for machine in sorted(counts)},
     )

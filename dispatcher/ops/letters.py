@@ -15,6 +15,7 @@ from dispatcher.letter_target import StoredLetter, read_letters
 from dispatcher.ops.answers import MOST_SEQ, Gets, OfType, Page, UnixMs, Whole, event_name
 from dispatcher.ops.letter_folders import FoundLetters
 from dispatcher.ops.sight import WHOLE, Sight
+from dispatcher.util.units import NS_PER_MS
 from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.queries import limit_of, number, number_in_path
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from dispatcher.ops.shared import Ops
     from dispatcher.view import DispatcherView
 
-_NS_PER_MS: Final = 1_000_000
 LONGEST_SEARCH: Final = 200
 
 
@@ -163,7 +163,7 @@ def _shown(letter: StoredLetter, sight: Sight) -> dict[str, Any]:
     names = ("number", "event_class", "event_type", "entity", "attempts", "is_declared")
     return {
         **{name: getattr(letter, name) for name in names},
-        "at": letter.failed_ns // _NS_PER_MS,
+        "at": letter.failed_ns // NS_PER_MS,
         "error": letter.error if sight.is_whole else letter.error.partition(":")[0],
     }
 

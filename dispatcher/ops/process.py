@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import resource
 import sys
 import threading
 import time
@@ -260,17 +261,15 @@ def _rss_bytes() -> int | None:
 
 def _rss_peak_bytes() -> int | None:
     try:
-        return next(int(line.split()[1]) * 1024 for line in _lines_of("status") if line.startswith("VmHWM:"))
+        lines = (_PROC / "status").read_text(errors="replace").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     except (OSError, ValueError, IndexError, StopIteration):
         return None
 
 
 def _open_files_limit() -> int | None:
-    try:
-        line = next(line for line in _lines_of("limits") if line.startswith("Max open files"))
-        return int(line.split()[3])
-    except (OSError, ValueError, IndexError, StopIteration):  # ValueError: unlimited
-        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit if limit != resource.RLIM_INFINITY else None
 
 
 def _thread_cpu_s(native_id: int) -> float | None:
@@ -279,10 +278,6 @@ def _thread_cpu_s(native_id: int) -> float | None:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _lines_of(file: str) -> list[str]:
-    return (_PROC / file).read_text(errors="replace").splitlines()
 
 
 def _open_files() -> int | None:

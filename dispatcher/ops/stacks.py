@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -104,16 +105,9 @@ def running_now(running: RunningNow | None, sight: Sight = WHOLE, **more: Any) -
     """
     if running is None:
         return None
-    return RunningHandler(
-        kind=running.kind,
-        event_class=running.event_class,
-        event_type=running.event_type,
-        entity=running.entity if sight.is_whole else None,
-        description=running.description if sight.is_whole else "",
-        since=milliseconds(running.since),
-        running_s=running.running_s,
-        **more,
-    )
+    if not sight.is_whole:
+        running = replace(running, entity=None, description="")
+    return RunningHandler(**asdict(replace(running, since=milliseconds(running.since))), **more)
 
 
 def frames_of(frames: Iterable[traceback.FrameSummary]) -> list[StackLine]:

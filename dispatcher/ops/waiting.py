@@ -41,16 +41,8 @@ def retrying(view: DispatcherView, limit: int, start: int = 0, sight: Sight = WH
 
 
 def _retrying(event: RetryingEvent, sight: Sight) -> Retrying:
-    return Retrying(
-        event_class=event.event_class,
-        event_type=event.event_type,
-        entity=event.entity,
-        attempt=event.attempt,
-        due=milliseconds(event.due),
-        error_class=event.error_class,
-        message=event.message if sight.is_whole else "",
-        held_back=event.held_back,
-    )
+    message = event.message if sight.is_whole else ""
+    return Retrying(**event._replace(due=milliseconds(event.due), message=message)._asdict())
 
 
 # -- endpoints ---------------------------------------------------------------------------------------------------------

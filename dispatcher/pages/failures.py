@@ -125,7 +125,7 @@ def _forget(reading: asyncio.Future[FoundLetters]) -> None:
 
 
 async def letters_view(site: Site, request: Request) -> View:
-    view, search = dispatcher_of(site, request), await search_of(site, request)
+    view, search = dispatcher_of(site, request), await of_letters.search_of(site.ops, request)
     below = number(request, "after", MOST_SEQ, 0, MOST_SEQ)
     found = await _soon(site, view)
     items = [] if found is None else await site.ops.workers.run(lambda: _first(search, found, below))
@@ -174,7 +174,7 @@ def _rows(
 
 
 async def letter_view(site: Site, request: Request) -> View:
-    view, search = dispatcher_of(site, request), await search_of(site, request)
+    view, search = dispatcher_of(site, request), await of_letters.search_of(site.ops, request)
     wanted = number(request, "number", None, 0, MOST_SEQ)
     if wanted is None:
         raise Refusal(400, "number: expected the number of a dead letter")
@@ -200,11 +200,6 @@ async def letter_view(site: Site, request: Request) -> View:
 def dispatcher_of(site: Site, request: Request) -> DispatcherView:
     """The dispatcher that the query names. Raises Refusal (400, 404)."""
     return changes.dispatcher_of(site, request.query_params.get("dispatcher", ""))
-
-
-async def search_of(site: Site, request: Request) -> Search:
-    text = request.query_params.get("search", "")
-    return Search(text, await site.sight(request), shows_payloads=site.ops.config.show_payloads)
 
 
 def address_of(dispatcher: str, request: Request | None = None, **more: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
@@ -87,7 +88,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(ms: int | None, *, exact: bool = False) -> Markup:
-    """A time in UTC, which the script rewrites in the viewer's zone."""
+    """A time in UTC, which the script rewrites in the viewer's zone. `exact`: with its milliseconds."""
     if ms is None or not 0 <= ms <= _MOST_MS:
         return Markup(NOTHING)
     at = datetime.fromtimestamp(ms / 1000, UTC)
@@ -95,11 +96,6 @@ def moment(ms: int | None, *, exact: bool = False) -> Markup:
     text = f"{at:%Y-%m-%d %H:%M:%S}.{ms % 1000:03} UTC" if exact else f"{at:%Y-%m-%d %H:%M:%S} UTC"
     precise = Markup(' data-exact="1"') if exact else ""
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(machine, machine, precise, text)
-
-
-def exact(ms: int | None) -> Markup:
-    """A time with its milliseconds."""
-    return moment(ms, exact=True)
 
 
 def clock(ms: int | None) -> Markup:
@@ -179,7 +175,7 @@ FILTERS: Final = {
     "bytes": bytes_of,
     "duration": duration,
     "moment": moment,
-    "exact": exact,
+    "exact": partial(moment, exact=True),
     "clock": clock,
     "whole": int,
     "chip": chip,

@@ -27,9 +27,8 @@ _MOST_STREAMS: Final = 32
 CHECK_S: Final = 0.5
 """How often it is asked whether the client is still the user that has opened the stream."""
 
-_open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = (
-    weakref.WeakKeyDictionary()
-)  # each source's: its loop's thread
+# By source; each source's is its loop's thread's.
+_open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = weakref.WeakKeyDictionary()
 
 
 def event_stream(
@@ -43,8 +42,8 @@ def event_stream(
 
     `source` is the host, or the stop event of an app that another server serves; all streams of one source are counted
     together. A client beyond `most` (the host's `event_streams`, or 32) gets 429, and one that comes during a stop 503.
-    Under a host, the stream also ends within a second once the client's token is revoked, its session is over, or its
-    role is another one: nothing is sent after that.
+    Under a host, the stream also ends within a second once the client's token is revoked, or its role is another one:
+    nothing is sent after that.
     The answer to HEAD has no event, and does not count. `events` is closed at the end, even if it was never started.
     Call it on the loop.
     """

@@ -18,7 +18,7 @@ from dispatcher.web.config import WebConfig
 from dispatcher.web.identities import Identities, NotIdentified
 from dispatcher.web.limits import END, App, BodyLimit, Deadline, Receive, Scope, Sender, has_body
 from dispatcher.web.origins import foreign_site, header, header_values, is_form, is_json, is_own_host, is_own_page
-from dispatcher.web.plain_answers import SOON, ErrorBody, Refusal, Send, plain_error, send_answer
+from dispatcher.web.plain_answers import SOON, ErrorBody, Refusal, Send, send_answer
 from dispatcher.web.protocol import Peer
 from dispatcher.web.security import WriteNote, audit
 from dispatcher.web.waiting import Pace
@@ -43,9 +43,9 @@ class Gate:
         identities: Identities,
         is_stopping: Callable[[], bool],
         extras: Mapping[str, Any],
-        error_body: ErrorBody = plain_error,
-        takes_form: Callable[[str], bool] = lambda _: False,
-        open_paths: Collection[str] = (),
+        error_body: ErrorBody,
+        takes_form: Callable[[str], bool],
+        open_paths: Collection[str],
     ) -> None:
         self._app = app
         self._settings = settings
