@@ -11,7 +11,7 @@ from typing import Any
 
 from dispatcher import AsyncDispatcher, JournalWriter, MultiDispatcher
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Order(Enum):

@@ -21,11 +21,11 @@ from unittest import mock
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalError, JournalWriter, Retry
 
+from ...kit import TIMEOUT_S as WAIT_S
 from ...kit import Gate
 from ...kit.coroutines import running_loop
 
 DISPATCHER = "orders"
-WAIT_S = 60.0
 
 
 class Order(Enum):

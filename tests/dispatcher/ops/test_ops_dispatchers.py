@@ -14,7 +14,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, DispatcherConfig, aio
 from dispatcher.ops import ops_app, stacks
-from dispatcher.web.waiting import Kept
+from dispatcher.web import waiting
 
 from ...kit import TIMEOUT_S, Work, until
 from ...kit.coroutines import Keyed, Latched, running_loop
@@ -206,7 +206,7 @@ def test_samples_are_taken_one_at_a_time_and_an_answer_is_kept(
     client: Client, central: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, release = "/dispatchers/central/running", threading.Event()
-    monkeypatch.setattr(stacks, "samples", Kept(WAIT_S))
+    monkeypatch.setattr(stacks, "samples", waiting.Kept(WAIT_S))
     monkeypatch.setattr(stacks.sample_stacks, "__defaults__", (lambda _: release.wait(WAIT_S),))
 
     async def race() -> list[Any]:

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 import dispatcher.ops
 from dispatcher import CompositeService, DispatcherError, Service
 from dispatcher.ops import OpsConfig, controls, ops_app, shared
-from dispatcher.web.waiting import Kept
+from dispatcher.web import waiting
 
 from .client import WAIT_S, Client, hanging
 
@@ -61,7 +61,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_threads_are_for_administrators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "Kept", lambda _: Kept(WAIT_S))
+    monkeypatch.setattr(shared, "Kept", lambda _: waiting.Kept(WAIT_S))
     app = mounted()
 
     without = Client(app, prefix="/ops/v1").error("/threads")

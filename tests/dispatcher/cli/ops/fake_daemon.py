@@ -52,9 +52,6 @@ class FakeDaemon:
             def log_message(self, *_: object) -> None:
                 pass
 
-            def address_string(self) -> str:
-                return "test"
-
         if self.path is None:
             self._server = server = _TcpServer(("127.0.0.1", 0), Handler)
             if self._tls is not None:

@@ -14,13 +14,13 @@ pytest.importorskip("textual", reason="textual is not installed: pip install 'ce
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from ....kit import TIMEOUT_S
 from . import fake_daemon as fake
 from .conftest import Start
 from .screen import TopApp, app_of, shown, shows_help
 
 pytestmark = pytest.mark.long
 
-TIMEOUT_S = 60.0
 ANSWERS: dict[str, Callable[[], fake.Answers]] = {
     "calm": lambda: fake.calm() | {"/entities/app_17": fake.ENTITY},
     "hanging": fake.hanging,
