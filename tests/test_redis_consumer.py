@@ -122,6 +122,7 @@ def test_a_consumer_reads_what_it_has_room_for_and_keeps_the_order_of_an_account
     consumer = shop.start("consumer-1")
     with shop.closed_ledger():
         of_ann, of_bob = shop.broker.send(ROOM, "ann"), shop.broker.send(20, "bob")
+        shop.broker.await_read(ROOM)
         until(
             lambda: shop.broker.consumers()["consumer-1"] > 700, "it does not even try to read"
         )  # it does each 500 ms

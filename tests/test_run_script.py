@@ -51,10 +51,10 @@ def test_it_shows_a_cluster_at_work_and_ctrl_c_ends_it() -> None:
         running: dict[str, int] = {}
         deadline = time.monotonic() + TIMEOUT_S
         while not running.get("RUNNING") and time.monotonic() < deadline:
-            machines = httpx.get(f"{base}/ops/v1/machines").json()["items"]
+            machines = httpx.get(f"{base}/ops/v1/machines", timeout=TIMEOUT_S).json()["items"]
             running = next((each["entities"] for each in machines if each["machine"] == "RMContainer"), {})
-        info = httpx.get(f"{base}/ws/v1/cluster/info").json()["clusterInfo"]
-        page = httpx.get(pages).text
+        info = httpx.get(f"{base}/ws/v1/cluster/info", timeout=TIMEOUT_S).json()["clusterInfo"]
+        page = httpx.get(pages, timeout=TIMEOUT_S).text
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         out, err = process.communicate(timeout=TIMEOUT_S)
 

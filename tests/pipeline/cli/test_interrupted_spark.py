@@ -6,17 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ...kit import until
 from ...kit.commands import COMMAND, SAMPLE, TIMEOUT_S, living_in_session, run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 
-END_S = 10.0
 LINE = "dispatcher: interrupted"
 JOB = {
     "job.start.ms": 0,
@@ -102,9 +101,7 @@ def interrupt(process: subprocess.Popen[str], *, group: bool, times: int = 1) ->
 
 def assert_session_ends(session: int) -> None:
     """Workers of Python's and Spark's own notice the end of the JVM, and end."""
-    deadline_s = time.monotonic() + END_S
-    while living := living_in_session(session):
-        assert time.monotonic() < deadline_s, living
+    until(lambda: not living_in_session(session), "the end of all its processes")
 
 
 def assert_as_before(output: Path) -> None:

@@ -245,7 +245,7 @@ def test_text_without_a_header_has_no_format(text: str) -> None:
     assert (log_format, written.records(found)) == (None, [])
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "line",
     [

@@ -67,7 +67,7 @@ def test_what_goes_on_without_end_is_no_longer_kept() -> None:
     assert found[1:] == [(5001, "x")]
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "line",
     [

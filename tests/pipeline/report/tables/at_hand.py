@@ -18,7 +18,7 @@ from pipeline.report.digests.run import ReportRun
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
 from pipeline.report.tables.registry import COMPARISON, TABLES, ReportColumn, ReportTable  # noqa: F401
 from pipeline.report.tables.sql import add_declared
-from pipeline.report.tables.writing import HELPERS, Finish, rows_of_entities  # noqa: F401
+from pipeline.report.tables.writing import Finish, node_capacity, rows_of_entities  # noqa: F401
 
 from ...journal_builder import SECOND, JournalBuilder, table_of
 
@@ -45,9 +45,8 @@ class Tables:
 
     def __init__(self, database: duckdb.DuckDBPyConnection, run: ReportRun, given: Iterable[str] = ()) -> None:
         self._database = database
-        for name, make in HELPERS.items():
-            if name not in given:
-                database.execute(f"CREATE VIEW {name} AS {make(run)}")
+        if "node_capacity" not in given:
+            database.execute(f"CREATE VIEW node_capacity AS {node_capacity(run)}")
         for table in TABLES:
             if table.name not in given:
                 database.execute(f"CREATE VIEW {table.name} AS {table.select(run)}")
@@ -138,7 +137,7 @@ def of_relations(
     for name in given.keys() - KINDS.keys():
         rows = given[name]
         known = "key_figures" if name == "before_key_figures" else name
-        schema = _CAPACITY if name in HELPERS else _schema_of(tables[known])
+        schema = _CAPACITY if name == "node_capacity" else _schema_of(tables[known])
         database.from_arrow(pa.Table.from_pylist(rows, schema)).create(name)
     add_ends(database, Ends.of(declared))
     add_declared(database, declared)

@@ -43,7 +43,7 @@ def main(session: SparkSession, folder: Path, port: int) -> None:
     (folder / "counts.json").write_text(json.dumps(counts))
     try:
         asking = counting_service.AskService(port)
-        unordered_wait(session.range(0, 50_000, 1, 1), asking, "id long", timeout=60).collect()
+        unordered_wait(session.range(0, 50_000, 1, 1), asking, "id long", timeout=180).collect()
     except KeyboardInterrupt:
         (folder / "rows after the interrupt").write_text(str(session.range(3).count()))
     enriching_query.start_query(session, folder / "stream", enriching_query.HANGS_AT).awaitTermination()

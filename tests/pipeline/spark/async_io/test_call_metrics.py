@@ -20,6 +20,8 @@ from pipeline.spark.observed_calls import METRICS_FIELDS, SHARES, TaskReport, re
 from pipeline.streaming import CallMetrics, RetryStrategy, register_call_metrics
 
 TIMEOUT_S = 180.0
+SHORT_TIMEOUT_S = 4.0
+"""Only the calls that hang take as long, also on a busy machine."""
 
 
 def counted(calls: int, call_ns: int) -> CallMetrics:
@@ -104,10 +106,10 @@ def eventful_calls(spark: SparkSession, observation: Any, **options: Any) -> Any
         return (row.id,)
 
     return ordered_wait(
-        spark.range(0, 40, 1, 4),
+        spark.range(0, 40, 1, 2),
         eventful,
         "id long",
-        timeout=1.0,
+        timeout=SHORT_TIMEOUT_S,
         retry=RetryStrategy.fixed_delay(3, 1, retry_on_exception=ConnectionError),
         metrics=observation,
         **options,
@@ -124,13 +126,13 @@ def test_counts_do_not_depend_on_the_steps_that_follow_and_are_exported_to_prome
     metrics = call_metrics(observation)
     register_call_metrics(metrics, "eventful", registry)
     assert found == [(20, 5)]  # without the rows that carry metrics
-    assert observation.get["tasks"] == 4
+    assert observation.get["tasks"] == 2
     assert (metrics.calls, metrics.retried, metrics.lost_attempts) == (50, 10, 0)
     assert (metrics.completed, metrics.failed, metrics.dropped) == (20, 20, 20)
     assert (metrics.timed_out, metrics.in_flight) == (10, 0)
     assert (metrics.call_time.count, metrics.limit_wait.count) == (40, 0)
     assert metrics.queue_wait.count == 30  # of the records whose first call was answered
-    assert 0 < metrics.call_time.min_s <= metrics.call_time.quantile(0.5) <= metrics.call_time.max_s < 1
+    assert 0 < metrics.call_time.min_s <= metrics.call_time.quantile(0.5) <= metrics.call_time.max_s < SHORT_TIMEOUT_S
     for name, value in {"async_calls_total": 50, "async_dropped_total": 20, "async_call_seconds_count": 40}.items():
         assert registry.get_sample_value(name, {"operator": "eventful"}) == value
 

@@ -125,17 +125,20 @@ def call_for_each(spark: SparkSession, rows: int, tasks: int, service: LimitedSe
 def test_a_limit_holds_for_the_job_though_two_tasks_run(spark: SparkSession) -> None:
     """The service saw twice the limit."""
     with LimitedService() as service:
-        call_for_each(spark, 40, 2, service, RateLimit(CALLS_PER_S, burst=1))
+        call_for_each(spark, 100, 2, service, RateLimit(CALLS_PER_S, burst=1))
 
-    assert service.took_s() >= 0.7 * 40 / CALLS_PER_S  # the first calls may come late
+    assert service.took_s() >= 0.65 * 100 / CALLS_PER_S  # the first calls may come late
 
 
 @pytest.mark.slow
 def test_two_tasks_follow_a_service_s_limit(spark: SparkSession) -> None:
-    """At most 5 % of the calls are refused. On a quiet machine they take less than 1.3 times the ideal time of 5 s."""
+    """At most 5 % of the calls are refused.
+
+    On a quiet machine they take less than 1.3 times the ideal time of 5 s, and at the first rate 50 s.
+    """
     with LimitedService(token_bucket([(0.0, 200.0)])) as service:
         call_for_each(spark, 1000, 2, service, "adaptive")
 
     assert len(service.accepted_s) == 1000
-    assert service.took_s() <= 2 * 5
+    assert service.took_s() <= 6 * 5
     assert service.refused_share <= 0.05

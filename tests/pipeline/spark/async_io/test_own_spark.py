@@ -70,7 +70,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         try:
             await_alive(lambda: service.calls >= CONCURRENCY)
             process.send_signal(signal.SIGINT)
-            service.wait_until_quiet(within_s=20.0)
+            service.wait_until_quiet(within_s=TIMEOUT_S / 2)
             interrupted = Interrupted(service.calls, service.cut_off, process.poll() is None)
             log = folder / "stream" / "log"
             await_alive(lambda: str(HANGS_AT) in log.read_text().splitlines())

@@ -16,7 +16,7 @@ from pipeline.streaming import AsyncFunction
 from ....kit.scenarios import play
 from ...streaming.calls.harness import CallHost, make_host
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 FOREVER_S = 3600.0
 
 
@@ -135,6 +135,11 @@ SCRIPTS = {
         f"fail a | idle b | {OF_LINE} | task op{MOST_KEPT_OF_PLACE + 2}-:7 | exit"
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _a_busy_machine_has_the_time_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.spark.worker.hosts.STOP_TIMEOUT_S", TIMEOUT_S)
 
 
 @pytest.fixture

@@ -34,7 +34,9 @@ class Session:
 
 
 @pytest.fixture(autouse=True)
-def _handler_of_the_test() -> Iterator[None]:
+def _handler_of_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # The jobs are cancelled first, on a busy machine too.
+    monkeypatch.setattr("pipeline.spark.worker.interruption._CANCEL_TIMEOUT_S", 60.0)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -95,6 +97,6 @@ def test_the_handler_of_a_program_stays() -> None:
 def test_other_threads_leave_the_handler_as_it_is() -> None:
     thread = threading.Thread(target=prepare, args=(Session(),))
     thread.start()
-    thread.join(10)
+    thread.join(60)
 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
