@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -220,10 +220,6 @@ def merge(database: DuckDBPyConnection) -> ReportRun:
     return run
 
 
-def merging(run: ReportRun) -> list[Statement]:
-    return [Statement.create(make(run)) for make in _MERGED]
-
-
 _ADDED_UP = """
     sum("count")::BIGINT AS "count", sum(total)::BIGINT AS total, min(least) AS least, max(greatest) AS greatest
 """
@@ -252,53 +248,39 @@ def _longest(stays: str) -> str:
     """
 
 
-# A table for each kind, in an order in which each can be made.
-_MERGED: Final[Sequence[Callable[[ReportRun], str]]] = (
-    lambda _: f"VIEW {_PROBLEM} AS FROM part_{_PROBLEM}",
-    lambda _: (
+def merging(run: ReportRun) -> list[Statement]:
+    """A table or a view for each of the `KINDS`, in an order in which each can be made."""
+    made = (
+        f"VIEW {_PROBLEM} AS FROM part_{_PROBLEM}",
         """
         TABLE event_totals AS
         SELECT coalesce(sum("count"), 0)::BIGINT AS "count", coalesce(sum(failed), 0)::BIGINT AS failed,
             min(first_seq) AS first_seq, max(last_seq) AS last_seq, min(first_at) AS first_at, max(last_at) AS last_at
         FROM part_event_totals
-    """
-    ),
-    lambda _: (
+    """,
         """
         TABLE transition_totals AS
         SELECT coalesce(sum("count"), 0)::BIGINT AS "count", min(first_at) AS first_at, max(last_at) AS last_at
         FROM part_transition_totals
-    """
-    ),
-    lambda run: (
+    """,
         f"""
         TABLE event_group AS
         SELECT event_class, event_type, outcome, measure, {_of(run.times)}, log_bucket, {_ADDED_UP}
         FROM part_event_group GROUP BY ALL
-    """
-    ),
-    lambda run: (
+    """,
         f"""
         TABLE depth AS
         SELECT {_of(run.fine_depths)}, sum(arrivals)::BIGINT AS arrivals, sum(starts)::BIGINT AS starts
         FROM part_depth GROUP BY ALL
-    """
-    ),
-    lambda _: "VIEW kept_event AS FROM part_kept_event",
-    lambda _: (
-        f"""
-        TABLE slow_event AS FROM part_slow_event ORDER BY handling_ns DESC, seq LIMIT {SLOWEST}
-    """
-    ),
-    lambda _: (
+    """,
+        "VIEW kept_event AS FROM part_kept_event",
+        f"TABLE slow_event AS FROM part_slow_event ORDER BY handling_ns DESC, seq LIMIT {SLOWEST}",
         """
         TABLE transition_count AS
         SELECT machine, from_state, event_type, to_state, valid, sum("count")::BIGINT AS "count"
         FROM part_transition_count GROUP BY ALL
-    """
-    ),
-    # A host that registers again is a new machine with the old id: no transition led to its first state.
-    lambda _: (
+    """,
+        # A host that registers again is a new machine with the old id: no transition led to its first state.
         """
         TABLE crossing_stay AS
         SELECT machine, entity, state, seq, from_at, greatest(0, "at" - from_at) AS stay_ns
@@ -308,9 +290,7 @@ _MERGED: Final[Sequence[Callable[[ReportRun], str]]] = (
             FROM part_stretch WINDOW life AS (PARTITION BY machine, entity ORDER BY seq)
         )
         WHERE entered = state AND (machine, state) NOT IN (SELECT (machine, state) FROM final_state)
-    """
-    ),
-    lambda _: (
+    """,
         f"""
         TABLE stay_group AS
         SELECT machine, state, log_bucket, {_ADDED_UP}
@@ -321,14 +301,8 @@ _MERGED: Final[Sequence[Callable[[ReportRun], str]]] = (
             FROM crossing_stay
         )
         GROUP BY ALL
-    """
-    ),
-    lambda _: (
-        f"""
-        TABLE long_stay AS {_longest("FROM part_long_stay UNION ALL BY NAME FROM crossing_stay")}
-    """
-    ),
-    lambda _: (
+    """,
+        f"TABLE long_stay AS {_longest('FROM part_long_stay UNION ALL BY NAME FROM crossing_stay')}",
         """
         TABLE stretch AS
         SELECT machine, entity, arg_min(from_state, seq) AS from_state, min(seq) AS seq, arg_min("at", seq) AS "at",
@@ -336,17 +310,15 @@ _MERGED: Final[Sequence[Callable[[ReportRun], str]]] = (
         FROM part_stretch GROUP BY machine, entity
         HAVING (machine, arg_min(from_state, seq)) NOT IN (SELECT (machine, state) FROM first_state)
             OR (machine, arg_max(to_state, last_seq)) NOT IN (SELECT (machine, state) FROM final_state)
-    """
-    ),
-    lambda _: (
+    """,
         """
         VIEW move AS
         SELECT * FROM part_move WHERE from_state <> to_state
         UNION ALL
         SELECT unnest(arg_max(part_move, seq)) FROM part_move WHERE from_state = to_state GROUP BY machine, entity
-    """
-    ),
-)
+    """,
+    )
+    return [Statement.create(each) for each in made]
 
 
 def write_merged(parts: Sequence[Path], folder: Path, ends: Ends) -> None:

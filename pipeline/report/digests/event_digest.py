@@ -191,5 +191,4 @@ def _since_1970(times: TimeBuckets, numbers: Longs) -> dict[str, Longs]:
 
 
 def _row(kind: str, columns: Any) -> DigestRow:
-    schema = KINDS[kind]
-    return kind, rows_of(schema, {name: columns[name] for name in schema.names})
+    return kind, rows_of(KINDS[kind], columns)

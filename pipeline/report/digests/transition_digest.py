@@ -242,5 +242,4 @@ def _by_life(whose: Longs, seq: Longs) -> Longs:
 
 
 def _row(kind: str, columns: Any) -> DigestRow:
-    schema = KINDS[kind]
-    return kind, rows_of(schema, {name: columns[name] for name in schema.names})
+    return kind, rows_of(KINDS[kind], columns)

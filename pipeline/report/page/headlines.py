@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from dispatcher.util.figures import count, counted, duration, gibibytes, percent, thousandths
-from pipeline.journal.damage import total_lost
+from pipeline.journal.damage import Problem, total_lost
 from pipeline.report.page.columns import TableRow
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
@@ -43,19 +43,18 @@ def headlines(data: PageData) -> list[Figure]:
 
 
 def _damage(data: PageData) -> Figure | None:
-    if not data.damage:
-        return None
-    value = f"{counted(len(data.damage), 'part')} of the journal cannot be read;"
-    detail = f"missing from the figures on this page: {total_lost(data.damage)}."
-    return Figure("Damage", value, detail, "bad", "damage")
+    return _lost(data.damage, "Damage", "the journal", "the figures on this page")
 
 
 def _damage_before(data: PageData) -> Figure | None:
-    if not data.damage_before:
+    return _lost(data.damage_before, "Damage before", "the earlier run's journal", "its figures")
+
+
+def _lost(damage: Sequence[Problem], title: str, journal: str, figures: str) -> Figure | None:
+    if not damage:
         return None
-    value = f"{counted(len(data.damage_before), 'part')} of the earlier run's journal cannot be read;"
-    detail = f"missing from its figures: {total_lost(data.damage_before)}."
-    return Figure("Damage before", value, detail, "bad", "damage")
+    value = f"{counted(len(damage), 'part')} of {journal} cannot be read;"
+    return Figure(title, value, f"missing from {figures}: {total_lost(damage)}.", "bad", "damage")
 
 
 def _failures(data: PageData) -> Figure | None:

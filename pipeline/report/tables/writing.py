@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,8 +21,6 @@ from pipeline.report.tables.sql import add_declared
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-HELPERS: Final = {"node_capacity": node_capacity}
-"""Relations that several tables are made from, and that are not in the report."""
 _TABLE: Final = {table.name: table for table in TABLES}
 _HALVES: Final = ("nodes", "entities")
 SHARES: Final = len(_HALVES)
@@ -59,55 +57,40 @@ class Finish:
         return [table.name for table in tables if table.half in halves]
 
     def _write(self, names: list[str], *, given: Sequence[str] = (), threads: int | None = None) -> None:
+        """Write the tables named to `folder`/NAME as Parquet.
+
+        Other tables that these are made from are computed and not written, except the tables `given`, which are in
+        `folder` already.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
+        tables = [table for table in TABLES if table.name not in given]
         with engine(self.folder, threads) as database:
             add_parts(database, self.parts)
             add_ends(database, Ends.of(self.declared))
             add_declared(database, self.declared)
-            at_once = AT_ONCE if threads is None else min(AT_ONCE, threads)
+            if self.before is not None:
+                add_view(database, _TABLE["key_figures"], self.before, "before_key_figures")
+                tables.append(COMPARISON)
+            for name in given:
+                add_view(database, _TABLE[name], self.folder)
             run = ReportRun.of(database)
-            _write_tables(database, run, self.folder, names, given=given, before=self.before, at_once=at_once)
+            statements = [
+                *merging(run),
+                Statement.create(f"TABLE node_capacity AS {node_capacity(run)}"),
+                *(
+                    _writing(table, run, self.folder)
+                    if table.name in names
+                    else Statement.create(f"TABLE {table.name} AS {table.select(run)}")
+                    for table in tables
+                ),
+            ]
+            run_statements(database, needed(statements, names), AT_ONCE if threads is None else min(AT_ONCE, threads))
 
 
 def rows_of_entities(parts: Sequence[Path]) -> int:
     """Number of rows of the kinds that grow with the entities of a run, from the files' footers."""
     files = (file for part in parts for kind in _OF_ENTITIES for file in (part / kind).glob("*.parquet"))
     return sum(pq.read_metadata(file).num_rows for file in files)
-
-
-def _write_tables(
-    database: DuckDBPyConnection,
-    run: ReportRun,
-    folder: Path,
-    names: Collection[str],
-    *,
-    given: Collection[str] = (),
-    before: Path | None = None,
-    at_once: int = AT_ONCE,
-) -> None:
-    """Write the tables named to `folder`/NAME as Parquet, from the parts of digests and `declared`.
-
-    Other tables that these are made from are computed and not written, except the tables `given`, which are in `folder`
-    already. `before`: the folder with the tables of an earlier run, to be compared with.
-    """
-    tables = [*TABLES]
-    if before is not None:
-        add_view(database, _TABLE["key_figures"], before, "before_key_figures")
-        tables.append(COMPARISON)
-    for name in given:
-        add_view(database, _TABLE[name], folder)
-    statements = [
-        *merging(run),
-        *(Statement.create(f"TABLE {name} AS {make(run)}") for name, make in HELPERS.items()),
-        *(
-            _writing(table, run, folder)
-            if table.name in names
-            else Statement.create(f"TABLE {table.name} AS {table.select(run)}")
-            for table in tables
-            if table.name not in given
-        ),
-    ]
-    run_statements(database, needed(statements, names), at_once)
 
 
 def _writing(table: ReportTable, run: ReportRun, folder: Path) -> Statement:
