@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 
@@ -110,10 +111,18 @@ def import_circles(modules: Sequence[Module]) -> Violations:
     """Modules that import each other, wherever the imports stand: in a function or under TYPE_CHECKING as well."""
     known = {module.name for module in modules}
     graph = {module.name: {target for target, _ in _edges(module, known)} for module in modules}
-    return {
-        " <-> ".join(circle): f"{', '.join(circle)}: import each other; move what both need to a module below them"
-        for circle in _circles(graph)
-    }
+    found: Violations = {}
+    while True:
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            circle = sorted(set(error.args[1]))
+            found[" <-> ".join(circle)] = (
+                f"{', '.join(circle)}: import each other; move what both need to a module below them"
+            )
+            graph = {name: targets.difference(circle) for name, targets in graph.items() if name not in circle}
+        else:
+            return found
 
 
 def foreign_imports(modules: Sequence[Module], library: str, home: str) -> Violations:
@@ -254,35 +263,6 @@ def _room(name: str, room_of: Mapping[str, str]) -> str | None:
 
 def _is_in(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
-
-
-def _circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one node, after Tarjan."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    circles = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for target in sorted(graph[node]):
-            if target not in index:
-                visit(target)
-                low[node] = min(low[node], low[target])
-            elif target in stack:
-                low[node] = min(low[node], index[target])
-        if low[node] == index[node]:
-            at = stack.index(node)
-            component = stack[at:]
-            del stack[at:]
-            if len(component) > 1:
-                circles.append(sorted(component))
-
-    for node in graph:
-        if node not in index:
-            visit(node)
-    return circles
 
 
 # -- fields that threads share -----------------------------------------------------------------------------------------
