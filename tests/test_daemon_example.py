@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -40,14 +41,14 @@ STOP_S = 1.0
 class Shop:
     """The running example."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, runtime: str) -> None:
         self.folder = folder / "shop"
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", str(EXAMPLE), str(self.folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+            env={**os.environ, "XDG_RUNTIME_DIR": runtime},
         )
         assert self.process.stdout is not None
         said = [self.process.stdout.readline().strip() for _ in range(4)]
@@ -77,13 +78,15 @@ class Shop:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Shop]:
-    shop = Shop(folder)
-    try:
-        yield shop
-    finally:
-        shop.door.close()
-        shop.process.kill()
-        shop.process.communicate(timeout=TIMEOUT_S)
+    # The path of a socket has to be short, and tmp_path's may not be.
+    with TemporaryDirectory() as runtime:
+        shop = Shop(folder, runtime)
+        try:
+            yield shop
+        finally:
+            shop.door.close()
+            shop.process.kill()
+            shop.process.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
