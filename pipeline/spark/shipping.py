@@ -75,7 +75,7 @@ def ship_packages(spark: SparkSession) -> None:
             spark.addArtifacts(str(path), pyfile=True)
         except Exception as error:
             raise ExecutorError(
-                f"the packages {', '.join(PACKAGES)} cannot be sent to the executors ({_headline(error)}). "
+                f"the packages {', '.join(PACKAGES)} cannot be sent to the executors ({headline(error)}). "
                 "Install central-dispatcher there, with the same version as here."
             ) from error
         finally:
@@ -157,5 +157,6 @@ def _bytecode(name: str, source: bytes, scratch: Path) -> bytes:
     return compiled.read_bytes()
 
 
-def _headline(error: Exception) -> str:
+def headline(error: Exception) -> str:
+    """The first line of what the error says."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

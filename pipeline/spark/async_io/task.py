@@ -11,11 +11,10 @@ import hashlib
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final, TypeAlias, get_args
 
 import pyarrow as pa
@@ -191,14 +190,6 @@ def for_workers(
 
 def zone_of_session(spark: SparkSession) -> str:
     return spark.conf.get("spark.sql.session.timeZone") or "UTC"
-
-
-def key_of_places(option: str, key: str | Sequence[str], places: Mapping[str, int], what: str) -> Callable[[Any], Any]:
-    """A function of a row's tuple that gives the values of the named `places`, which messages call `what`."""
-    names = [key] if isinstance(key, str) else list(key)
-    if unknown := [name for name in names if name not in places]:
-        raise InvalidValueError(f"{option} names {', '.join(unknown)}; the {what} are {', '.join(places)}")
-    return itemgetter(*(places[name] for name in names))
 
 
 class _Sent:

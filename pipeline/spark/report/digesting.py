@@ -60,14 +60,8 @@ def digest_segments(
         DigestedPart(journal, parts, folder, number, ends, span, fails_on_loss) for number, parts in enumerate(tasks)
     ]
 
-    def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                work[number].write()
-            yield pa.RecordBatch.from_arrays([batch.column(0)], ["number"])
-
     if work:
-        _run(spark.range(0, len(work), 1, len(work)), write)
+        _run_numbered(spark, len(work), lambda number: work[number].write())
 
 
 def _number_of_tasks(spark: SparkSession, size: int) -> int:
@@ -105,15 +99,20 @@ def finish(spark: SparkSession, work: Finish) -> None:
     if rows_of_entities(work.parts) <= _SMALL:
         work.run()
         return
+    _run_numbered(spark, SHARES, work.run_share)
+    work.run_rest()
+
+
+def _run_numbered(spark: SparkSession, tasks: int, do: Callable[[int], None]) -> None:
+    """Run a job of so many tasks, each of which calls `do` with its number."""
 
     def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                work.run_share(number)
+                do(number)
             yield pa.RecordBatch.from_arrays([batch.column(0)], ["number"])
 
-    _run(spark.range(0, SHARES, 1, SHARES), run)
-    work.run_rest()
+    _run(spark.range(0, tasks, 1, tasks), run)
 
 
 def _run(rows: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> None:

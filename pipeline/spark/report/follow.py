@@ -38,6 +38,7 @@ from pipeline.report.tables.writing import Finish
 from pipeline.spark.report.digesting import digest_segments, finish
 from pipeline.spark.report.follow_store import DigestStore
 from pipeline.spark.report.report import PAGE, Report, declared_by_resource_manager, removed, write_page
+from pipeline.spark.shipping import headline
 from pipeline.spark.source.journal import journal_failure, stream_segments
 from pipeline.spark.source.journal_source import local_path
 
@@ -127,7 +128,7 @@ class JournalFollower:
             # Spark requires a positive timeout, and accepts fractions of a second despite its annotation.
             return bool(self.query.awaitTermination(max(0.001, timeout_s)))  # type: ignore[arg-type]
         except StreamingQueryException as error:
-            what = journal_failure(error) or f"the journal cannot be followed: {_headline(error)}"
+            what = journal_failure(error) or f"the journal cannot be followed: {headline(error)}"
             raise FollowError(what) from error
 
     def write(self, journal: str, *, config: str | None = None) -> Report:
@@ -201,7 +202,3 @@ def _claim(root: Path, journal: str) -> None:
             raise ConfigError(
                 f"{root}: {is_so} {known.get(name)}, not {value}. Name another folder for the report, or remove {root}."
             )
-
-
-def _headline(error: StreamingQueryException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, TypeAlias, Unpack, overload
 
 import pyarrow as pa
@@ -47,7 +48,7 @@ from pipeline.spark.async_io.result_schema import result_type_of, type_from, val
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import require_supported
 from pipeline.spark.async_io.spark_types import ExtraKeys, values_of
-from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
+from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, zone_of_session
 from pipeline.spark.errors import AsyncIOError, ResultTypeError
 from pipeline.spark.failures import AsyncTaskError, raise_in_worker
 from pipeline.spark.result_caches import cache_of_arguments
@@ -393,4 +394,7 @@ def _key_function(
     invoked = getattr(function, "async_invoke", None) or function
     places = {name: place for place, name in enumerate(parameters_of(invoked))}
     places |= {name: place for place, name in enumerate(columns) if name is not None}
-    return key_of_places(option, dedupe_by, places, "arguments")
+    keys = [dedupe_by] if isinstance(dedupe_by, str) else list(dedupe_by)
+    if unknown := [key for key in keys if key not in places]:
+        raise InvalidValueError(f"{option} names {', '.join(unknown)}; the arguments are {', '.join(places)}")
+    return itemgetter(*(places[key] for key in keys))
