@@ -212,11 +212,6 @@ def run_row(workload: Workload, combination: Combination) -> dict[str, Any]:
     return row | asdict(outcome) | {"error": None}
 
 
-def run_all(workload: Workload, combinations: Iterable[Combination]) -> list[dict[str, Any]]:
-    """The rows of all combinations, run in this process one after the other."""
-    return [run_row(workload, combination) for combination in combinations]
-
-
 def _spread(name: str, values_ms: Iterable[int]) -> dict[str, Any]:
     """The fields of a SweepOutcome that describe these values."""
     in_order = sorted(values_ms)

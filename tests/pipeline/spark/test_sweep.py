@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from dispatcher import DispatcherError
 from pipeline.spark.sweep import SWEEP_SCHEMA, sweep
-from pipeline.sweep.outcome import run_all
+from pipeline.sweep.outcome import run_row
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload, WorkloadError
 
@@ -44,7 +44,7 @@ def figures(rows: Sequence[Any]) -> list[dict[str, Any]]:
 def test_tasks_compute_the_same_rows_as_this_process(either: SparkSession) -> None:
     found = sweep(either, WORKLOAD, combinations()).collect()
 
-    assert figures(found) == figures(run_all(WORKLOAD, combinations()))
+    assert figures(found) == figures([run_row(WORKLOAD, each) for each in combinations()])
     # One node runs two applications at a time, 10 s each: waits of 0, 0, 8, 8, 16, 16, 24 and 24 s.
     first, *_, failed = figures(found)
     assert first["settings"] == {"scheduler": "fifo", "nodes": "1.0"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.sweep.outcome import run, run_all, run_row
+from pipeline.sweep.outcome import run, run_row
 from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 from statemachines.simulation.workload import Outcome as End
@@ -120,7 +120,7 @@ def test_a_combination_that_fails_is_a_row_with_its_error(two_queues: Workload) 
         {"metrics": {"enabled": False}, "scheduler": {"kind": "capacity", "queues": [{"name": "a", "capacity": 1}]}}
     )
 
-    failed, ran = run_all(two_queues, [replace(good, config=bad), replace(good, number=2)])
+    failed, ran = (run_row(two_queues, each) for each in (replace(good, config=bad), replace(good, number=2)))
 
     assert failed["error"].startswith("ConfigError: scheduler.queues: ")
     assert (failed["number"], failed["settings"], failed["nodes"]) == (1, {"scheduler": "fifo"}, 1)
