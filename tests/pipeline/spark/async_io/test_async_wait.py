@@ -279,12 +279,12 @@ MISFIT = f"pipeline.spark.errors.ResultSchemaError: {FITS_NOT}"
 UNPRINTABLE = [
     f"UnprintableError: {text}" for text in ("(its __str__ raised ", "(its __str__ raised TypeError)", "\\ud800")
 ]
-LATE = "no answer by the deadline, 100 ms after the record was taken in"
+LATE = "no answer by the deadline, 1000 ms after the record was taken in"
 CAPTURED: dict[str, tuple[Callable[[Row], Any], str, dict[str, Any], list[str | None]]] = {
     "an error": (odd_only, "id long not null", {}, ["ValueError: 0 is even", None, "ValueError: 2 is even"]),
     "a text that cannot be made": (raise_unprintable, "name string", {}, UNPRINTABLE),
     "a result that does not fit": (sometimes_text, "id long, size int", {}, [None, None, MISFIT]),
-    "a deadline long before the timeout": (hang, SQUARES, {"deadline": 0.1}, [LATE] * 3),
+    "a deadline long before the timeout": (hang, SQUARES, {"deadline": 1.0}, [LATE] * 3),
 }
 
 
