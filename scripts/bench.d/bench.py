@@ -11,8 +11,10 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from async_io.parts import PARTS as ASYNC_PARTS
 from async_io.parts import async_io
@@ -28,13 +30,11 @@ from core.parallel import Parallel
 from core.stopping import Stopping
 from core.throughput import throughput
 from journal.parts import PARTS as JOURNAL_PARTS
-from journal.parts import journal
-from measure import Figures, Part, Settings
+from measure import Figures, Part, Settings, one_by_one
 from ops.parts import PARTS as OPS_PARTS
 from ops.parts import ops
 from rm.replay import replay
 from rm.resource_manager import PARTS as RM_PARTS
-from rm.resource_manager import resource_manager
 from targets import (
     ASYNC_TARGETS,
     CORE_TARGETS,
@@ -64,7 +64,7 @@ PARTS: dict[str, Callable[[Settings, Hadoop | None], Part]] = {
 }
 
 
-def core(chosen: list[str], settings: Settings) -> None:
+def core(chosen: list[str], settings: Settings) -> Figures:
     """The chosen parts, round by round; one-time measurements follow the rounds."""
     figures: Figures = {}
     started_s, others_s = time.perf_counter(), _others_busy_s()
@@ -76,8 +76,8 @@ def core(chosen: list[str], settings: Settings) -> None:
     _print_others(started_s, others_s)  # the JVM has ended, so its processor time is now that of a child
     for part in parts:
         figures |= part.report()
-    print_targets(figures, CORE_TARGETS, everything=len(chosen) == len(PARTS))
-    print("queue.Queue, pykka and Hadoop differ greatly between --one-core and several cores; compare both.")
+    print("\nqueue.Queue, pykka and Hadoop differ greatly between --one-core and several cores; compare both.")
+    return figures
 
 
 def _measure(chosen: list[str], settings: Settings, hadoop: Hadoop | None) -> list[Part]:
@@ -120,13 +120,29 @@ def _machine() -> str:
     return f"{names[0] if names else platform.processor() or 'unknown processor'}, {platform.machine()}"
 
 
+class Area(NamedTuple):
+    """What one word chooses, or its parts one by one. `run` measures the chosen parts."""
+
+    parts: Collection[str]
+    run: Callable[[list[str], Settings], Figures]
+    targets: Sequence[Target] = ()
+    tells_others: bool = False
+    """Whether it is told how busy other processes were, and only of targets that were measured."""
+
+
+AREAS = {
+    "core": Area(PARTS, core, CORE_TARGETS),
+    "replay": Area((), lambda _, settings: replay(settings)),
+    "rm": Area(RM_PARTS, partial(one_by_one, RM_PARTS), RM_TARGETS),
+    "async": Area(ASYNC_PARTS, async_io, ASYNC_TARGETS),
+    "journal": Area(JOURNAL_PARTS, partial(one_by_one, JOURNAL_PARTS), JOURNAL_TARGETS),
+    "ops": Area(OPS_PARTS, ops, OPS_TARGETS, True),
+    "web": Area(WEB_PARTS, web, WEB_TARGETS, True),
+}
+
+
 def main() -> None:
-    rm_parts = [f"rm.{part}" for part in RM_PARTS]
-    async_parts = [f"async.{part}" for part in ASYNC_PARTS]
-    journal_parts = [f"journal.{part}" for part in JOURNAL_PARTS]
-    choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts, "async", *async_parts]
-    choices += ["journal", *journal_parts, "ops", *(f"ops.{part}" for part in OPS_PARTS)]
-    choices += ["web", *(f"web.{part}" for part in WEB_PARTS)]
+    choices = [each for name, area in AREAS.items() for each in (name, *(f"{name}.{part}" for part in area.parts))]
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measure, each beside its peers in one run.",
@@ -167,42 +183,19 @@ def main() -> None:
         cores = f"one of {cores} used"
     print(f"{_machine()}, {cores}, Python {platform.python_version()}, {platform.system()}")
     print(f"Medians of {settings.repeats} repeats{scaled}; load average {os.getloadavg()[0]:.2f} at the start")
-    parts = [part for part in PARTS if "core" in chosen or f"core.{part}" in chosen]
-    if parts:
-        core(parts, settings)
-    if "replay" in chosen:
-        replay(settings)
-    rm_chosen = [part for part in RM_PARTS if "rm" in chosen or f"rm.{part}" in chosen]
-    if rm_chosen:
-        print_targets(resource_manager(rm_chosen, settings), RM_TARGETS, everything=len(rm_chosen) == len(RM_PARTS))
-    async_chosen = [part for part in ASYNC_PARTS if "async" in chosen or f"async.{part}" in chosen]
-    if async_chosen:
-        everything = len(async_chosen) == len(ASYNC_PARTS)
-        print_targets(async_io(async_chosen, settings), ASYNC_TARGETS, everything=everything)
-    journal_chosen = [part for part in JOURNAL_PARTS if "journal" in chosen or f"journal.{part}" in chosen]
-    if journal_chosen:
-        everything = len(journal_chosen) == len(JOURNAL_PARTS)
-        print_targets(journal(journal_chosen, settings), JOURNAL_TARGETS, everything=everything)
-    for name, parts_of, run, targets in (
-        ("ops", OPS_PARTS, ops, OPS_TARGETS),
-        ("web", WEB_PARTS, web, WEB_TARGETS),
-    ):
-        _doors([part for part in parts_of if name in chosen or f"{name}.{part}" in chosen], settings, run, targets)
+    for name, area in AREAS.items():
+        parts = [part for part in area.parts if name in chosen or f"{name}.{part}" in chosen]
+        if parts or name in chosen:
+            _measure_area(area, parts, settings)
 
 
-def _doors(
-    chosen: list[str],
-    settings: Settings,
-    run: Callable[[list[str], Settings], Figures],
-    targets: Sequence[Target],
-) -> None:
-    if not chosen:
-        return
+def _measure_area(area: Area, parts: list[str], settings: Settings) -> None:
     started_s, others_s = time.perf_counter(), _others_busy_s()
-    figures = run(chosen, settings)
-    print()
-    _print_others(started_s, others_s)
-    print_targets(figures, targets, everything=False)
+    figures = area.run(parts, settings)
+    if area.tells_others:
+        print()
+        _print_others(started_s, others_s)
+    print_targets(figures, area.targets, everything=len(parts) == len(area.parts) and not area.tells_others)
 
 
 if __name__ == "__main__":

@@ -123,6 +123,16 @@ class RatePart:
         return [row for table in self._tables for row in table.rows]
 
 
+def one_by_one(
+    parts: Mapping[str, Callable[[Settings], Figures]], chosen: Sequence[str], settings: Settings
+) -> Figures:
+    """Measure the chosen parts, one after the other: each wants the machine for itself."""
+    figures: Figures = {}
+    for part in chosen:
+        figures |= parts[part](settings)
+    return figures
+
+
 def print_table(
     title: str, spreads: Mapping[str, Spread], *, digits: int = 0, extra: Mapping[str, Sequence[str]] | None = None
 ) -> None:

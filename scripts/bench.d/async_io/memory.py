@@ -7,7 +7,7 @@ import time
 
 from async_io.processes import PROC, python_workers, resident_bytes
 from async_io.service import TASKS
-from async_io.workers import spark_worker
+from async_io.workers import SparkWorker
 from measure import Figures, Settings
 
 ROWS = 5_000_000
@@ -51,7 +51,7 @@ def memory(settings: Settings) -> Figures:
         print("\nMemory is skipped: there is no /proc to read the resident size of the workers from.")
         return {}
     rows = settings.count(ROWS)
-    with spark_worker() as spark:
+    with SparkWorker() as spark:
         spark.check("ordered-echo", max(20, rows // 100))
         spark.prepare(rows)
         with WorkersMemory(spark.pid) as sampled:

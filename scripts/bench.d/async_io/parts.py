@@ -26,7 +26,6 @@ from async_io.workers import (
     neutral_took_s,
     pyflink_python,
     pyflink_took_s,
-    spark_worker,
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
@@ -212,7 +211,7 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
         if {"http", "edges"} & set(chosen):
             stack.enter_context(http_service())
         if set(chosen) - {"memory", "millions"}:
-            spark = stack.enter_context(spark_worker())
+            spark = stack.enter_context(SparkWorker())
             pyflink = pyflink_python() if "peers" in chosen else None
             if tables := _tables(chosen, Tables(spark, settings, pyflink)):
                 figures |= _measure(RatePart(*tables), settings)

@@ -1,21 +1,23 @@
 """Measurements of asynchronous I/O in processes of their own, which print lines of JSON.
 
 worker.py neutral OPTIONS    one measurement without an engine, then the process ends
-worker.py spark              a Spark session that measures what each line of its input asks for
+worker.py OPTIONS            a Spark session that measures what each line of its input asks for
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from async_io.service import CAPACITY, TASKS, TIMEOUT_S, call, echo
+from ops.processes import on_last_cores, serve
 
 Answer = dict[str, float]
 
@@ -126,6 +128,10 @@ class SparkMeasurements:
     def __init__(self) -> None:
         from pipeline.spark.session import spark_session
 
+        on_last_cores(TASKS)()
+        # Spark's Python workers are this environment's; PYTHONPATH, set by scripts/bench, has the functions.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        self.started: Answer = {}
         self._spark = spark_session(f"local[{TASKS}]", "bench")
         self._context = self._spark.sparkContext
         self._inputs: dict[tuple[int, int], Any] = {}  # by rows and tasks
@@ -154,15 +160,13 @@ class SparkMeasurements:
         assert len(found) == few
         return {"rows": rows, "took_s": took}
 
-    def check(self, what: str, rows: int, **options: Any) -> Answer:
+    def check(self, what: str, rows: int, **options: Any) -> None:
         """That the keys that come out are those that went in."""
         keys = sorted(row.id for row in self._frame(what, rows, options).collect())
         assert keys == list(range(rows)), f"{what}: {len(keys)} keys of {rows}, the first ones are {keys[:10]}"
-        return {"rows": rows, "took_s": 0.0}
 
-    def prepare(self, what: str, rows: int) -> Answer:
+    def prepare(self, rows: int) -> None:
         self._input(rows)
-        return {"rows": rows, "took_s": 0.0}
 
     def close(self) -> None:
         self._spark.stop()
@@ -251,26 +255,8 @@ def _function(name: str, rows: int, is_column: bool, options: dict[str, Any]) ->
     return getattr(service, name)
 
 
-def _requests() -> Iterator[dict[str, Any]]:
-    for line in sys.stdin:
-        yield json.loads(line)
-
-
-def spark() -> None:
-    measurements = SparkMeasurements()
-    methods = {
-        "measure": measurements.measure,
-        "look": measurements.look,
-        "check": measurements.check,
-        "prepare": measurements.prepare,
-    }
-    for request in _requests():
-        print(json.dumps(methods[request.pop("do")](**request)), flush=True)
-    measurements.close()
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "spark":
-        spark()
-    else:
+    if sys.argv[1] == "neutral":
         print(json.dumps(neutral(**json.loads(sys.argv[2]))))
+    else:
+        serve(lambda _: SparkMeasurements())

@@ -6,7 +6,6 @@ is drained before the next is posted, so that queued events do not count as a gr
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from core.dispatchers import config
 from load import Counting, Kind
 from measure import Figures, Settings
+from ops.processes import resident_bytes
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, Event, register_metrics
@@ -62,15 +62,11 @@ def endure(events: int) -> tuple[int, int, float]:
                 post(event)
             dispatcher.await_drained()
             if handler.handled == events // 10:
-                early_bytes = _resident_bytes()
+                early_bytes = resident_bytes()
         took = time.perf_counter() - started
-        late_bytes = _resident_bytes()
+        late_bytes = resident_bytes()
     assert handler.handled == events
     return early_bytes, late_bytes, took
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

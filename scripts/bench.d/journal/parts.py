@@ -16,11 +16,3 @@ PARTS: dict[str, Callable[[Settings], Figures]] = {
     "report": report,
     "sweep": sweep_speedup,
 }
-
-
-def journal(chosen: list[str], settings: Settings) -> Figures:
-    """Measure the chosen parts, one after the other: each wants the machine for itself."""
-    figures: Figures = {}
-    for part in chosen:
-        figures |= PARTS[part](settings)
-    return figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from measure import Figures, Settings
+from measure import Figures, Settings, one_by_one
 from ops.answers import latency, scrapes
 from ops.footprint import memory, start_up
 from ops.pages import pages
@@ -25,9 +25,5 @@ PARTS: dict[str, Callable[[Settings], Figures]] = {
 
 
 def ops(chosen: list[str], settings: Settings) -> Figures:
-    """Measure the chosen parts, one after the other: each wants the machine for itself."""
     print(f"\nThe door: medians of {rounds(settings)} rounds")
-    figures: Figures = {}
-    for part in chosen:
-        figures |= PARTS[part](settings)
-    return figures
+    return one_by_one(PARTS, chosen, settings)

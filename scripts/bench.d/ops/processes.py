@@ -28,9 +28,6 @@ class Worker:
 
     def __init__(self, script: str, *, source: Path | None = None, **options: Any) -> None:
         """`source`: a folder with another revision of the packages; None: those that are installed."""
-        environment = dict(os.environ)
-        if source is not None:
-            environment["PYTHONPATH"] = os.pathsep.join([str(source), environment.get("PYTHONPATH", "")])
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed with the process
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / script), json.dumps(options)],
@@ -39,7 +36,7 @@ class Worker:
             stderr=self._errors,
             text=True,
             bufsize=1,
-            env=environment,
+            env=_environment(source),
         )
         self.started = self.answer()
         """What it said once it was ready."""
@@ -84,6 +81,34 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _environment(source: Path | None) -> dict[str, str]:
+    first = [] if source is None else [str(source)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*first, os.environ.get("PYTHONPATH", "")])}
+
+
+def measured_by(
+    script: Path, what: str, options: Answer, *, cores: int | None = None, source: Path | None = None
+) -> Answer:
+    """The answer of a process that measures once. `cores`: how many it may use; `source`: as of `Worker`."""
+    command = [sys.executable, str(script), what, json.dumps(options)]
+    hook = None if cores is None else on_last_cores(cores)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=hook, env=_environment(source)
+    )
+    answer: Answer = json.loads(done.stdout)
+    return answer
+
+
+def on_last_cores(count: int) -> Callable[[], None]:
+    """A hook that pins a child process to the last `count` cores, so that its rates hold for that number."""
+
+    def stay() -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])
+
+    return stay
 
 
 def serve(start: Callable[[Answer], Any]) -> None:

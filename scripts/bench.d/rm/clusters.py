@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager import Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 SLOTS_PER_NODE = 32
@@ -61,3 +62,10 @@ CAPACITY_QUEUES = [
     {"name": name, "capacity": capacity, "user_limit_factor": 100, "maximum_am_resource_percent": 100}
     for name, capacity in zip(_QUEUES, (50, 30, 20), strict=True)
 ]
+
+
+def config(scheduler: str, **more: Any) -> ResourceManagerConfig:
+    settings: dict[str, Any] = {"metrics": {"enabled": False}, "max_completed_applications": 100, **more}
+    if scheduler == "capacity":
+        settings["scheduler"] = {"kind": "capacity", "queues": CAPACITY_QUEUES}
+    return ResourceManagerConfig.model_validate(settings)

@@ -7,15 +7,13 @@ time, and take a larger share of a thread that gets less than a core.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from measure import Figures, Settings
+from ops.processes import measured_by
 
 WORKER = Path(__file__).with_name("model_worker.py")
 REPEATS: Final = 5
@@ -46,8 +44,8 @@ def _life_cycles(settings: Settings) -> Figures:
         options = {"nodes": nodes, "containers": settings.count(CONTAINERS), "scheduler": scheduler}
         without, followed = [], []
         for _ in range(repeats):
-            without.append(_worker("life_cycles", **options, followed=False))
-            followed.append(_worker("life_cycles", **options, followed=True))
+            without.append(measured_by(WORKER, "life_cycles", {**options, "followed": False}, cores=1))
+            followed.append(measured_by(WORKER, "life_cycles", {**options, "followed": True}, cores=1))
         rates = [[each["containers"] / each["took_cpu_s"] for each in runs] for runs in (without, followed)]
         kept = statistics.median(rates[1]) / statistics.median(rates[0])
         share = statistics.median(each["cpu_s"] / each["took_cpu_s"] for each in followed)
@@ -65,7 +63,7 @@ def _life_cycles(settings: Settings) -> Figures:
 def _load(settings: Settings) -> Figures:
     seconds = max(5.0, MEASURED_S * settings.scale)
     options = {**LOAD, "warm_s": WARM_S, "seconds": seconds}
-    without, followed = _worker("load", **options, followed=False), _worker("load", **options, followed=True)
+    without, followed = (measured_by(WORKER, "load", {**options, "followed": each}) for each in (False, True))
     print(
         f"\n{LOAD['nodes']:,} nodes report each second, {LOAD['per_s']} applications come and go per second, for "
         f"{seconds:.0f} s; load average {os.getloadavg()[0]:.1f} at the end"
@@ -88,10 +86,3 @@ def _load(settings: Settings) -> Figures:
         "rm.model.age-p50": followed["age_p50_ms"],
         "rm.model.age-p99": followed["age_p99_ms"],
     }
-
-
-def _worker(what: str, **options: Any) -> dict[str, Any]:
-    command = [sys.executable, str(WORKER), what, json.dumps(options)]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    result: dict[str, Any] = json.loads(answer)
-    return result

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from rm.clusters import CAPACITY_QUEUES, SLOTS_PER_NODE, busy_cluster
+from rm.clusters import SLOTS_PER_NODE, busy_cluster, config
 
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource, ResourceManager
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.read.published import Cost, Publication
-from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 _LOOK_EVERY_S = 0.02
@@ -98,14 +95,9 @@ class Follower:
 
 
 def life_cycles(nodes: int, containers: int, scheduler: str, followed: bool) -> dict[str, float]:
-    """Seconds of wall and processor time from the first submission to the last end, on one core."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    settings: dict[str, Any] = {"metrics": {"enabled": False}, "max_completed_applications": 100}
-    settings["simulation"] = {"heartbeat_interval_ms": 1000}
-    if scheduler == "capacity":
-        settings["scheduler"] = {"kind": "capacity", "queues": CAPACITY_QUEUES}
-    replay = Replay(busy_cluster(nodes, containers), ResourceManagerConfig.model_validate(settings))
+    """Seconds of wall and processor time from the first submission to the last end."""
+    settings = config(scheduler, simulation={"heartbeat_interval_ms": 1000})
+    replay = Replay(busy_cluster(nodes, containers), settings)
     started: list[tuple[float, float]] = []
     follower = Follower(replay.manager) if followed else None
 
@@ -146,8 +138,7 @@ class Arrivals(Collection[ApplicationSpec]):
 
 def load(nodes: int, applications: int, per_s: int, warm_s: float, seconds: float, followed: bool) -> dict[str, float]:
     """A resource manager in real time whose nodes report each second, while applications come and go."""
-    settings = {"metrics": {"enabled": False}, "max_completed_applications": applications}
-    manager = ResourceManager(ResourceManagerConfig.model_validate(settings))
+    manager = ResourceManager(config("fifo", max_completed_applications=applications))
     manager.init()
     manager.start()
     for _ in range(applications // 500):

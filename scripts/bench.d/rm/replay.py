@@ -6,7 +6,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from measure import Settings
+from measure import Figures, Settings
 
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.simulation.workload import read_workload
@@ -14,7 +14,7 @@ from statemachines.simulation.workload import read_workload
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def replay(settings: Settings) -> None:
+def replay(settings: Settings) -> Figures:
     workload = read_workload(ROOT / "config" / "workloads" / "sample")
     config = ResourceManagerConfig.model_validate({"metrics": {"enabled": False}})
     print(f"\nReplay of the sample workload: {len(workload.applications):,} applications, {settings.repeats} repeats")
@@ -31,3 +31,4 @@ def replay(settings: Settings) -> None:
             f"{name:36} {statistics.median(events):12,.0f} {min(events):12,.0f} {max(events):12,.0f} "
             f"{statistics.median(containers):14,.0f}"
         )
+    return {}

@@ -6,18 +6,14 @@ cycles count by processor time, so that what other processes take of the core co
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 from dataclasses import dataclass
 from operator import truediv
 from pathlib import Path
 from typing import Any
 
 from measure import Figures, Settings
-from ops.processes import source_of
+from ops.processes import Answer, measured_by, source_of
 from rm.model import model
 
 WORKER = Path(__file__).with_name("resource_manager_worker.py")
@@ -200,26 +196,6 @@ PARTS = {
 }
 
 
-def resource_manager(chosen: list[str], settings: Settings) -> Figures:
-    figures: Figures = {}
-    for name in chosen:
-        figures |= PARTS[name](settings)
-    return figures
-
-
-def _worker(what: str, *, source: Path | None = None, **options: Any) -> dict[str, Any]:
+def _worker(what: str, *, source: Path | None = None, **options: Any) -> Answer:
     """`source`: a folder with another revision of the packages."""
-    command = [sys.executable, str(WORKER), what, json.dumps(options)]
-    environment = dict(os.environ)
-    if source is not None:
-        environment["PYTHONPATH"] = os.pathsep.join([str(source), environment.get("PYTHONPATH", "")])
-    answer = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=_on_one_core, env=environment
-    ).stdout
-    result: dict[str, Any] = json.loads(answer)
-    return result
-
-
-def _on_one_core() -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    return measured_by(WORKER, what, options, cores=1, source=source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -11,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rm.clusters import CAPACITY_QUEUES, SLOTS_PER_NODE, busy_cluster
+from ops.processes import resident_bytes
+from rm.clusters import CAPACITY_QUEUES, SLOTS_PER_NODE, busy_cluster, config
 
 from dispatcher.mailbox import ManualClock
 from dispatcher.util.garbage import tune_garbage_collection
@@ -27,18 +27,10 @@ from statemachines.resourcemanager.events.scheduler import (
 )
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmnode import RMNode
-from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.resource_manager import make_scheduler
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 SLOT = Resource(4096, 1000)
-
-
-def config(scheduler: str, **more: Any) -> ResourceManagerConfig:
-    settings: dict[str, Any] = {"metrics": {"enabled": False}, "max_completed_applications": 100, **more}
-    if scheduler == "capacity":
-        settings["scheduler"] = {"kind": "capacity", "queues": CAPACITY_QUEUES}
-    return ResourceManagerConfig.model_validate(settings)
 
 
 def life_cycles(
@@ -63,9 +55,9 @@ def life_cycles(
         tenths_bytes: list[int] = []
         while not replay.wait(0.05):
             if replay.progress().containers >= count * (len(tenths_bytes) + 1) // 10:
-                tenths_bytes.append(_resident_bytes())
+                tenths_bytes.append(resident_bytes())
         took_s, took_cpu_s = time.perf_counter() - started[0][0], time.process_time() - started[0][1]
-        late_bytes = _resident_bytes()
+        late_bytes = resident_bytes()
         replay.stop()
         replay.raise_failure()
     progress = replay.progress()
@@ -193,7 +185,7 @@ def memory(count: int) -> dict[str, float]:
 
 def _waiting_applications(count: int) -> float:
     manager, idle = _manager(Workload("none", (), ()))
-    before = _resident_bytes()
+    before = resident_bytes()
     submission = ApplicationSubmission("app", SLOT)
 
     def submit() -> None:
@@ -203,7 +195,7 @@ def _waiting_applications(count: int) -> float:
     idle.clear()
     manager.dispatcher.mailbox_executor.execute(submit, "submit")
     idle.wait()
-    grown = _resident_bytes() - before
+    grown = resident_bytes() - before
     assert len(manager.context.scheduler.waiting()) == count
     manager.stop()
     return grown / count
@@ -213,7 +205,7 @@ def _running_containers(count: int) -> float:
     node = NodeSpec("node", Resource(SLOT.memory_mb * (count + 1), SLOT.vcores_milli * (count + 1)))
     tasks = (ContainerSpec(SLOT, 10**12),) * count
     manager, _ = _manager(Workload("none", (node,), ()))
-    before = _resident_bytes()
+    before = resident_bytes()
     all_run, hold = threading.Event(), threading.Event()
 
     def look(_: int) -> None:
@@ -224,7 +216,7 @@ def _running_containers(count: int) -> float:
     # Long after the tasks have begun, and long before they end.
     manager.context.timers.register_timer(10**9, look)
     all_run.wait()
-    grown = _resident_bytes() - before
+    grown = resident_bytes() - before
     assert len(manager.context.containers) == count + 1
     hold.set()
     manager.stop()
@@ -267,10 +259,6 @@ def _manager(workload: Workload) -> tuple[ResourceManager, threading.Event]:
     manager.start()
     idle.wait()
     return manager, idle
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import Any
 
 import uvicorn
 from ops.processes import Answer, serve
@@ -52,8 +51,4 @@ class Bare:
 
 
 if __name__ == "__main__":
-
-    def start(options: dict[str, Any]) -> Bare:
-        return Bare(**options)
-
-    serve(start)
+    serve(lambda options: Bare(**options))

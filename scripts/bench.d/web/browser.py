@@ -11,8 +11,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
+
+from ops.processes import resident_bytes
 
 TIMEOUT_S = 60.0
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -108,8 +109,7 @@ class Browser:
         """Resident size of all processes that draw pages."""
         processes = self.ask("SystemInfo.getProcessInfo")["processInfo"]
         pids = [each["id"] for each in processes if each["type"] == "renderer"]
-        page = os.sysconf("SC_PAGE_SIZE")
-        return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for pid in pids)
+        return sum(map(resident_bytes, pids))
 
     def close(self) -> None:
         os.close(self._commands)

@@ -240,8 +240,4 @@ async def _on_all(port: int, connections: int, run: Any) -> None:
 
 
 if __name__ == "__main__":
-
-    def start(options: dict[str, Any]) -> Clients:
-        return Clients(**options)
-
-    serve(start)
+    serve(lambda options: Clients(**options))

@@ -7,7 +7,6 @@ and go.
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,7 +80,3 @@ class Latencies:
                 if name in spreads
             }
         return figures
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)

@@ -7,13 +7,14 @@ import json
 import time
 import urllib.request
 from contextlib import ExitStack
+from statistics import median
 from typing import Any
 
 from measure import Figures, Settings, Spread, print_table
 from ops.processes import wait_until
 from ops.rates import rounds, seconds
 from web.browser import Browser
-from web.loads import KNOWN, cores, loaded, median, resource_manager
+from web.loads import KNOWN, cores, loaded, resource_manager
 
 APPS = "/cluster/apps"
 LOADS = 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from measure import Figures, Settings
+from measure import Figures, Settings, one_by_one
 from ops.rates import rounds
 from web.endurance import endurance
 from web.pages import first_paint, live
@@ -24,9 +24,5 @@ PARTS: dict[str, Callable[[Settings], Figures]] = {
 
 
 def web(chosen: list[str], settings: Settings) -> Figures:
-    """Measure the chosen parts, one after the other: each wants the machine for itself."""
     print(f"\nThe web address: medians of {rounds(settings)} rounds")
-    figures: Figures = {}
-    for part in chosen:
-        figures |= PARTS[part](settings)
-    return figures
+    return one_by_one(PARTS, chosen, settings)

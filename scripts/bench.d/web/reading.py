@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
+from statistics import median
 
 from measure import Figures, Settings, Spread, print_table
 from ops.processes import Answer, Worker
 from ops.rates import rounds, seconds
-from web.loads import API, Latencies, clients, cores, expect, loaded, median, resource_manager, worker
+from web.loads import API, Latencies, clients, cores, expect, loaded, resource_manager, worker
 
 METRICS = f"{API}/metrics"
 CONNECTIONS = 8

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ops.processes import Answer, resident_bytes, serve, wait_until
 
@@ -254,8 +253,4 @@ class _Probe:
 
 
 if __name__ == "__main__":
-
-    def start(options: dict[str, Any]) -> Daemon:
-        return Daemon(**options)
-
-    serve(start)
+    serve(lambda options: Daemon(**options))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from statistics import median
 
 from measure import Figures, Settings, Spread, print_table
 from ops.rates import rounds
-from web.loads import Latencies, clients, expect, median, resource_manager
+from web.loads import Latencies, clients, expect, resource_manager
 
 SUBMITTED = 3000
 CONNECTIONS = 16
