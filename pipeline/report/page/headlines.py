@@ -8,22 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from dispatcher.util.figures import count, counted, duration, gibibytes, percent, thousandths
+from dispatcher.util.figures import count, counted, duration, percent
 from pipeline.journal.damage import Problem, total_lost
 from pipeline.report.page.columns import TableRow
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
 from pipeline.report.plots.plot_style import event_name, label
+from pipeline.report.plots.plots import NODE_RESOURCES
 
 MOST = 10
 """Maximum headlines."""
 
 _MOODS = ("bad", "warn", "", "good")
-_USES = (
-    ("memory", "peak_memory_mb", "memory_mb", gibibytes),
-    ("virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
-    ("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
-)
 
 
 def headlines(data: PageData) -> list[Figure]:
@@ -183,15 +179,11 @@ def _nodes(data: PageData) -> Figure | None:
 
 def _fullness(row: TableRow) -> str:
     """The resource of the node that was used most."""
-    uses = [
-        (row[peak] / row[whole], name, show(row[peak]), show(row[whole]))
-        for name, peak, whole, show in _USES
-        if row[whole]
-    ]
+    uses = [(each.share(row), each.name, each.use(row)) for each in NODE_RESOURCES if row[each.capacity]]
     if not uses:
         return ""
-    _, name, used, capacity = max(uses)
-    return f" with {name} {used} of {capacity}"
+    _, name, use = max(uses)
+    return f" with {name} {use}"
 
 
 def _run(data: PageData) -> Figure:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from dispatcher.util.figures import NOTHING, gibibytes, thousandths
+from dispatcher.util.figures import NOTHING, thousandths
 from pipeline.report.page.columns import (
     TableColumn,
-    TableRow,
     columns,
     count_column,
     duration_column,
@@ -19,6 +18,7 @@ from pipeline.report.page.columns import (
 )
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import TableView, table
+from pipeline.report.plots.plots import NODE_RESOURCES, NodeResource
 from pipeline.report.tables.applications import PHASES
 
 P95, P99 = "95\N{NO-BREAK SPACE}%", "99\N{NO-BREAK SPACE}%"
@@ -45,14 +45,12 @@ def tables_of(section: str, data: PageData) -> list[TableView]:
     return [each.view(data) for each in _TABLES[section]]
 
 
-def _use_column(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> TableColumn:
-    def text(row: TableRow) -> str:
-        return f"{show(row[peak])} of {show(row[capacity])}" if row[peak] or row[capacity] else NOTHING
-
+def _use_column(resource: NodeResource) -> TableColumn:
+    peak, capacity = resource.peak, resource.capacity
     return TableColumn(
-        title,
-        text,
-        lambda row: row[peak] / row[capacity] if row[capacity] else None,
+        resource.title,
+        lambda row: resource.use(row) if row[peak] or row[capacity] else NOTHING,
+        lambda row: resource.share(row) if row[capacity] else None,
         is_bad=lambda row: row[capacity] is not None and row[peak] > row[capacity],
     )
 
@@ -150,9 +148,7 @@ _TABLES: Final[Mapping[str, Sequence[PageTable]]] = {
             "Peak use, out of the capacity; oversubscribed nodes first, then the fullest.",
             [
                 *columns(text_column, {"Node": "node", "Rack": "rack"}),
-                _use_column("Memory", "peak_memory_mb", "memory_mb", gibibytes),
-                _use_column("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
-                _use_column("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
+                *map(_use_column, NODE_RESOURCES),
                 TableColumn(
                     "Of one GPU",
                     lambda row: thousandths(row["peak_gpu_device_milli"] or None),

@@ -24,17 +24,30 @@ _NODE_GROUPS = 60
 _ROOM = 1.2  # for a text behind the longest bar
 
 
-class _UsedResource(NamedTuple):
-    title: str
+class NodeResource(NamedTuple):
+    """A resource of nodes: the columns of `node_peaks` that have its capacity and its peak use, and how these read."""
+
+    name: str
     capacity: str
     peak: str
     show: Callable[[int | None], str]
 
+    @property
+    def title(self) -> str:
+        return self.name[0].upper() + self.name[1:]
 
-_NODE_RESOURCES = (
-    _UsedResource("Memory", "memory_mb", "peak_memory_mb", gibibytes),
-    _UsedResource("Virtual cores", "vcores_milli", "peak_vcores_milli", thousandths),
-    _UsedResource("GPUs", "gpu_milli", "peak_gpu_milli", thousandths),
+    def share(self, row: Mapping[str, Any]) -> float:
+        """The peak use as a share of the capacity, which is not 0."""
+        return float(row[self.peak] / row[self.capacity])
+
+    def use(self, row: Mapping[str, Any]) -> str:
+        return f"{self.show(row[self.peak])} of {self.show(row[self.capacity])}"
+
+
+NODE_RESOURCES = (
+    NodeResource("memory", "memory_mb", "peak_memory_mb", gibibytes),
+    NodeResource("virtual cores", "vcores_milli", "peak_vcores_milli", thousandths),
+    NodeResource("GPUs", "gpu_milli", "peak_gpu_milli", thousandths),
 )
 
 
@@ -107,10 +120,10 @@ def nodes_plot(peaks: Rows) -> RowChart | PaneChart | None:
 
     One bar per node, in the order of the rows; for too many nodes to name, a curve from the fullest to the emptiest.
     """
-    shown = [resource for resource in _NODE_RESOURCES if any(row[resource.capacity] for row in peaks)]
+    shown = [resource for resource in NODE_RESOURCES if any(row[resource.capacity] for row in peaks)]
     if not shown:
         return None
-    fullest = max(_share(row, resource) for resource in shown for row in peaks if row[resource.capacity])
+    fullest = max(100 * resource.share(row) for resource in shown for row in peaks if row[resource.capacity])
     if len(peaks) > _MOST_NAMED_NODES:
         return PaneChart([_node_curve(peaks, resource, fullest) for resource in shown], is_side_by_side=True)
     scale = linear(0, 1.05 * max(fullest, 100.0), unit=" %", to_ticks=False)
@@ -169,24 +182,19 @@ def changes_plot(metrics: Rows) -> RowChart | None:
     return RowChart(names, [Facet(scale, bars)], row_px=22)
 
 
-def _share(row: Mapping[str, Any], resource: _UsedResource) -> float:
-    return float(100 * row[resource.peak] / row[resource.capacity])
-
-
-def _node_bars(peaks: Rows, resource: _UsedResource) -> list[RowBar]:
+def _node_bars(peaks: Rows, resource: NodeResource) -> list[RowBar]:
     bars = []
     for position, row in enumerate(peaks):
         if row[resource.capacity]:
-            share = _share(row, resource)
-            used, whole = resource.show(row[resource.peak]), resource.show(row[resource.capacity])
-            about = f"{row['node']}: {used} of {whole} ({share:.0f} %)"
+            share = 100 * resource.share(row)
+            about = f"{row['node']}: {resource.use(row)} ({share:.0f} %)"
             bars.append(RowBar(position, 0, share, "red" if share > 100 else "blue", about))
     return bars
 
 
-def _node_curve(peaks: Rows, resource: _UsedResource, fullest: float) -> Pane:
-    nodes = sorted((row for row in peaks if row[resource.capacity]), key=lambda row: -_share(row, resource))
-    shares = [_share(row, resource) for row in nodes]
+def _node_curve(peaks: Rows, resource: NodeResource, fullest: float) -> Pane:
+    nodes = sorted((row for row in peaks if row[resource.capacity]), key=lambda row: -resource.share(row))
+    shares = [100 * resource.share(row) for row in nodes]
     # Of nodes that are equally full only the first is a point of the line.
     points = [
         (position, share) for position, share in enumerate(shares) if not position or share != shares[position - 1]
