@@ -42,7 +42,7 @@ def first_paint(settings: Settings) -> Figures:
         browser = stack.enter_context(Browser())  # on all cores: its processes work side by side, and ours is idle
         manager = stack.enter_context(resource_manager(nodes=settings.count(100), known=settings.count(KNOWN)))
         base = f"http://127.0.0.1:{manager.started['port']}"
-        tab = browser.open(f"{base}{APPS}")
+        tab = browser.open_window(f"{base}{APPS}")
         browser.ask("Network.enable", tab)
         browser.ask("Network.setCacheDisabled", tab, cacheDisabled=True)
         for _ in range(rounds(settings)):
@@ -63,8 +63,8 @@ def first_paint(settings: Settings) -> Figures:
 def _load(browser: Browser, tab: str, url: str) -> dict[str, Any]:
     browser.go(tab, "about:blank")
     browser.go(tab, url)
-    wait_until(lambda: bool(browser.value(tab, PAINTED)))
-    found: dict[str, Any] = json.loads(browser.value(tab, TIMES))
+    wait_until(lambda: bool(browser.value_in(tab, PAINTED)))
+    found: dict[str, Any] = json.loads(browser.value_in(tab, TIMES))
     return found
 
 
@@ -99,7 +99,7 @@ def live(settings: Settings) -> Figures:
         states.append(manager.ask("memory"))
         browser = stack.enter_context(Browser(cores()[1]))
         base = f"http://127.0.0.1:{manager.started['port']}"
-        tabs = [browser.open(f"{base}{path}") for path in TABS]
+        tabs = [browser.open_window(f"{base}{path}") for path in TABS]
         _follow(browser, tabs, turn_s * SETTLED)
         heaps, drawn = [browser.heap_bytes(tab) for tab in tabs], browser.renderers_bytes()
         states.append(manager.ask("memory"))
@@ -132,5 +132,5 @@ def _follow(browser: Browser, tabs: list[str], length_s: float) -> None:
     """Let some time pass; the pages must still be there at its end."""
     time.sleep(length_s)
     for tab in tabs:
-        if browser.value(tab, "document.visibilityState") != "visible":
+        if browser.value_in(tab, "document.visibilityState") != "visible":
             raise RuntimeError("a tab is hidden, so it does not follow")

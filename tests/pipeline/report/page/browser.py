@@ -26,12 +26,13 @@ _PIPES_TO_3_AND_4 = 'in=$1; out=$2; shift 2; exec "$@" 3<&$in 4>&$out'
 class Browser:
     """One page in one browser. `problems` collects the messages of its console and log, and its uncaught errors."""
 
-    def __init__(self, executable: str, profile: Path) -> None:
+    def __init__(self, executable: str, profile: Path, *more_flags: str) -> None:
         self.problems: list[str] = []
         self._numbers = itertools.count(1)
         self._received = b""
         self._session: str | None = None
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"]
+        flags += more_flags
         theirs_in, self._commands = _pipe()
         self._answers, theirs_out = _pipe()
         command = [executable, *flags, f"--user-data-dir={profile}", "about:blank"]
