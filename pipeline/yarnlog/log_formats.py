@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.yarnlog.clock import LogClock
-from pipeline.yarnlog.headers import HeaderLayout, HeaderReader, header_reader, is_full_header
+from pipeline.yarnlog.headers import HeaderLayout, HeaderReader, header_reader
 from pipeline.yarnlog.messages import MARKERS, read_message
 from pipeline.yarnlog.prefixes import Prefix, prefixes, without_prefixes
 
@@ -62,7 +62,7 @@ def _longer(chain: tuple[str, ...], texts: list[str]) -> Iterator[tuple[tuple[st
     """The chain with each further prefix that a line begins with, and the lines without it."""
     for prefix in prefixes():
         if prefix.name not in chain and any(prefix.taken_off(text) is not None for text in texts):
-            without = without_prefixes([prefix], enumerate(texts), is_full_header)
+            without = without_prefixes([prefix], enumerate(texts))
             yield (*chain, prefix.name), [line.text for line in without]
 
 

@@ -21,7 +21,7 @@ from itertools import chain, count, repeat
 from typing import NamedTuple
 
 from pipeline.yarnlog.clock import LogClock
-from pipeline.yarnlog.headers import HeaderReader, RecordHeader, is_full_header, time_of_prefix
+from pipeline.yarnlog.headers import HeaderReader, RecordHeader, time_of_prefix
 from pipeline.yarnlog.log_formats import LogFormat, find_format
 from pipeline.yarnlog.messages import Message, read_message, refused_entity, with_more_lines
 from pipeline.yarnlog.prefixes import without_prefixes
@@ -139,7 +139,7 @@ def parse_lines(
             on_format(found)
         rest = chain(window, texts)
         if found.prefixes:
-            of_file: Iterator[_Line] = without_prefixes(found.prefix_kinds(), zip(count(number), rest), is_full_header)
+            of_file: Iterator[_Line] = without_prefixes(found.prefix_kinds(), zip(count(number), rest))
         else:
             of_file = zip(count(number), rest, repeat(None), repeat(None), repeat(None))
         yield from _Parser(found.reader(), clock, latest).parse(of_file)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.yarnlog.clock import MONTHS, ZONE
+from pipeline.yarnlog.headers import is_full_header
 
 _ISO = rf"\d{{4}}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?: ?(?:{ZONE}))?"
 _RFC_3339 = rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{1,9}})?(?:{ZONE})"
@@ -169,18 +170,15 @@ class Numbered(NamedTuple):
 _PIECES_KEPT = 5000
 
 
-def without_prefixes(
-    prefixes: Sequence[Prefix], lines: Iterable[tuple[int, str]], stands: Callable[[str], bool]
-) -> Iterator[Numbered]:
+def without_prefixes(prefixes: Sequence[Prefix], lines: Iterable[tuple[int, str]]) -> Iterator[Numbered]:
     """The lines without prefixes; pieces of a line that a runtime has cut are joined.
 
-    `stands`: whether a line is a header as it is; it is left alone. A line without a prefix has the source of the line
-    before it.
+    A line that is a header as it is is left alone. A line without a prefix has the source of the line before it.
     """
     cut: dict[str | None, list[tuple[BareLine, int, str]]] = {}
     source = None
     for number, text in lines:
-        line = None if stands(text) else line_without(prefixes, text)
+        line = None if is_full_header(text) else line_without(prefixes, text)
         if line is None:
             yield Numbered(number, text, source, None, None)
             continue
