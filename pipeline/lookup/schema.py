@@ -32,6 +32,7 @@ _FAMILIES = {
     **{name: name for name in ("boolean", "binary", "date", "timestamp", "timestamp_ntz")},
 }
 _NESTED = {"array", "map", "struct"}
+_DECIMAL = re.compile(r"decimal(?:\((\d+)(?:,(\d+))?\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,12 @@ def canonical_type(type_name: str) -> str:
         return text  # the names of a struct's fields keep their case
     text = re.sub(r"\s+", "", text.lower())
     base_name = _ALIASES.get(base, base)
-    if base_name not in _FAMILIES:
+    decimal = _DECIMAL.fullmatch(text)
+    if base_name not in _FAMILIES or (base_name == "decimal" and decimal is None):
         known = ", ".join(sorted(_FAMILIES.keys() | _NESTED))
         raise LookupTableError(f"{type_name!r} is not a column type. Known types: {known}.")
-    if text == "decimal":
-        return "decimal(10,0)"
+    if decimal is not None:
+        return f"decimal({decimal[1] or 10},{decimal[2] or 0})"
     return base_name + text[len(base) :]
 
 

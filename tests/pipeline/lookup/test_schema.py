@@ -9,14 +9,18 @@ from pipeline.lookup.schema import LookupSchema, check_key_types
 
 
 def test_columns_are_read_as_spark_writes_them() -> None:
+    """A decimal without a scale was passed on, and the first to read its scale failed."""
     columns = (
-        "node string, `memory mb` LONG, cost decimal(10, 2), tags array<string>, at: struct<Day: int, h: decimal(4,1)>"
+        "node string, `memory mb` LONG, cost decimal(10, 2), size Decimal(12), count decimal, tags array<string>,"
+        " at: struct<Day: int, h: decimal(4,1)>"
     )
 
     assert FunctionTable(str, key="k int", columns=columns).read_schema(["k"]).values == (
         Column("node", "string"),
         Column("memory mb", "bigint"),
         Column("cost", "decimal(10,2)"),
+        Column("size", "decimal(12,0)"),
+        Column("count", "decimal(10,0)"),
         Column("tags", "array<string>"),
         Column("at", "struct<Day: int, h: decimal(4,1)>"),
     )
@@ -28,6 +32,7 @@ def test_columns_are_read_as_spark_writes_them() -> None:
         ("node", "cannot parse 'node'"),
         ("node string,", "cannot parse ''"),
         ("node strnig", "'strnig' is not a column type"),
+        ("cost decimal(x)", r"'decimal\(x\)' is not a column type"),
         ("node string, node int", "'node' is repeated"),
         ("k string", "'k' is repeated"),
     ],
