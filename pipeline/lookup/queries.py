@@ -64,7 +64,8 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+        # Not by create_task: a table's function may give the loop a task factory, such as one of eager tasks.
+        task = asyncio.Task(work, loop=asyncio.get_running_loop())
         self._running.add(task)
         task.add_done_callback(self._done)
         return task

@@ -124,6 +124,21 @@ def test_a_partial_cache_saves_calls_and_a_full_one_is_refused() -> None:
     assert function.calls == ["open", ["a", "b"], "close"]
 
 
+def test_a_task_factory_of_the_function_makes_no_tasks_of_the_lookup() -> None:
+    """With a factory of eager tasks, a partial cache kept the first answers for ever."""
+
+    class Factory(Batches):
+        async def open(self) -> None:
+            asyncio.get_running_loop().set_task_factory(lambda *_, **__: pytest.fail("a task"))
+
+        async def close(self) -> None:
+            asyncio.get_running_loop().set_task_factory(None)
+
+    table = FunctionTable(Factory(), key="node string", columns=COLUMNS)
+
+    assert rows_of(table, ["a", "c"], cache="partial") == [[("r1", 1)], []]
+
+
 def test_another_key_than_the_declared_one_is_refused() -> None:
     async def find(node: str) -> Any:
         return []
