@@ -55,7 +55,7 @@ def load_results(stored: bytes) -> list[Any]:
     """
     try:
         results = _READ(bytes(stored).decode("ascii"))
-    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError, RecursionError) as error:
         raise ValueError(f"stored results cannot be read ({error})") from error
     if type(results) is not list:
         raise ValueError(f"stored results are {quoted(results)}, not a list")

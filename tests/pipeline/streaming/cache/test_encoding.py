@@ -91,7 +91,10 @@ def test_a_result_that_would_come_back_as_something_else_is_refused(value: Any) 
 
 @pytest.mark.parametrize(
     "stored",
-    [b"", b"\xff", b"{}", b"[", b'[{"$":"pickle","v":"x"}]', b'[{"$":"decimal","v":"x"}]', b'[{"$":"date"}]', b'["a'],
+    [
+        *(b"", b"\xff", b"{}", b"[", b'["a', b'[{"$":"pickle","v":"x"}]', b'[{"$":"decimal","v":"x"}]'),
+        *(b'[{"$":"date"}]', b'[{"$":"uuid","v":5}]'),
+    ],
 )
 def test_foreign_bytes_are_refused(stored: bytes) -> None:
     with pytest.raises(ValueError, match="stored results"):
