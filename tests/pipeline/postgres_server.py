@@ -60,9 +60,12 @@ class PostgresServer:
         self._owner = _owner()
         self._folder = Path(tempfile.mkdtemp(prefix="lookup-postgres-"))
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        # Bound all the time, so that no other program gets the port while the server is away. The server, which has the
+        # same option, may listen there.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self.port: int = self._reserved.getsockname()[1]
         if self._owner is not None:
             os.chown(self._folder, self._owner.pw_uid, self._owner.pw_gid)
         password = self._folder / "password"
@@ -108,6 +111,7 @@ class PostgresServer:
 
     def remove(self) -> None:
         self.stop()
+        self._reserved.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def execute(self, *statements: str) -> None:

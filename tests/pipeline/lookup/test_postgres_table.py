@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import itertools
 import math
@@ -18,6 +19,7 @@ import pytest
 from pipeline.lookup import LookupTableError, PostgresTable, TableUnavailableError
 from pipeline.streaming import ordered_wait
 
+from ...kit import until
 from ..postgres_server import PASSWORD
 from .fakes import TIMEOUT_S, HandClock, LookupFunction, found, in_loop, opened, settle
 
@@ -224,9 +226,10 @@ def test_retries_outlast_a_restart_of_the_server(postgres: PostgresServer, nodes
             await asyncio.to_thread(postgres.start)
 
     function = LookupFunction(nodes(), "node", input_columns=["node"], max_retries=1, clock=StartingClock())
+    one_batch = {"max_batch_size": 2, "linger_ms": 60_000}
     postgres.stop()
     try:
-        results = list(ordered_wait([("a",), ("b",)], function, timeout=TIMEOUT_S, max_batch_size=2, capacity=2))
+        results = list(ordered_wait([("a",), ("b",)], function, timeout=TIMEOUT_S, **one_batch))
     finally:
         postgres.start()
 
@@ -244,11 +247,7 @@ class Locked:
         self._connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
 
     def await_reader(self) -> None:
-        for _ in range(5000):
-            row = self._connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
-            if row is not None and row[0]:
-                return
-        raise AssertionError("no reader waits for the lock")
+        until(lambda: self._connection.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall(), "a waiting reader")
 
     def __enter__(self) -> Locked:
         return self
@@ -282,7 +281,11 @@ async def test_an_answer_that_takes_too_long_times_out(postgres: PostgresServer,
         with Locked(postgres, "nodes"), pytest.raises(TableUnavailableError, match=no_answer):
             await function.async_invoke(("a",))
 
-        assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
+        for _ in range(100):  # a busy server may take as long for any answer
+            with contextlib.suppress(TableUnavailableError):
+                assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
+                return
+        pytest.fail("no answer any more")
 
 
 @pytest.mark.parametrize(

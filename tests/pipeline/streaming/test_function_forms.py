@@ -252,7 +252,7 @@ def test_a_call_that_yields_without_end_is_ended_if_it_is_late_or_the_iteration_
             raise KeyboardInterrupt
 
     function = kind()
-    results = ordered_wait(values(), function, timeout=0.05 if is_late else TIMEOUT_S, on_error="drop")
+    results = ordered_wait(values(), function, timeout=0.5 if is_late else TIMEOUT_S, on_error="drop")
 
     with contextlib.nullcontext() if is_late else pytest.raises(KeyboardInterrupt):
         assert list(results) == []

@@ -55,16 +55,21 @@ def as_text(returned: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("make", "calls", "odd"), [(One, [2, 3, 4], "3"), (Many, [[2, 3, 4]], "ValueError"), (Blocking, [2, 3, 4], "3")]
+    ("make", "calls", "odd", "options"),
+    [
+        (One, [2, 3, 4], "3", {}),
+        (Many, [[2, 3, 4]], "ValueError", {"linger_ms": 60_000}),  # the end of the input sends the batch
+        (Blocking, [2, 3, 4], "3", {"pool_size": 1}),
+    ],
 )
 def test_a_wrapper_has_the_hooks_of_its_function_and_converts_what_a_call_returns(
-    make: Callable[[], Any], calls: list[Any], odd: str
+    make: Callable[[], Any], calls: list[Any], odd: str, options: dict[str, Any]
 ) -> None:
     """An error fails its value alone, in a batch, too."""
     function = make()
     wrapped: Any = Wrapped(Wrapped(function, CallWrapper()), Converted(as_text))
 
-    results = list(ordered_wait([2, 3, 4], wrapped, timeout=TIMEOUT_S, on_error="capture", pool_size=1))
+    results = list(ordered_wait([2, 3, 4], wrapped, timeout=TIMEOUT_S, on_error="capture", **options))
 
     assert [each if isinstance(each, str) else each.error_class for each in results] == ["2", odd, "TypeError"]
     assert function.seen == ["open", *calls, "close"]

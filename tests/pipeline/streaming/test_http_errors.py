@@ -54,8 +54,10 @@ def call_of() -> Iterator[Callable[[str], tuple[str, float]]]:
 
     def call(behavior: str) -> tuple[str, float]:
         if behavior == "refused":
-            with socket.create_server(("127.0.0.1", 0)) as gone:
-                return f"http://127.0.0.1:{gone.getsockname()[1]}/", TIMEOUT_S
+            silent = socket.socket()  # which keeps its port from others, and does not listen
+            silent.bind(("127.0.0.1", 0))
+            kept.append(silent)
+            return f"http://127.0.0.1:{silent.getsockname()[1]}/", TIMEOUT_S
         answers[:] = [ANSWERS[behavior]] if behavior in ANSWERS else []
         return f"http://127.0.0.1:{port}/", SHORT_S if behavior == "silent" else TIMEOUT_S
 

@@ -7,9 +7,8 @@ import re
 import sqlite3
 import subprocess
 import sys
-import threading
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -36,17 +35,10 @@ from pipeline.streaming.cache.cached_function import cached_function
 from ....kit import in_threads, until
 from ...counting_server import CountingServer, ask
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_thread_is_left")]
 
 TIMEOUT = 60.0
 JOB = Path(__file__).with_name("cached_job.py")
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    until(lambda: {each for each in threading.enumerate() if "cache" in each.name} <= before, "the end of all threads")
 
 
 @pytest.fixture
@@ -313,13 +305,17 @@ def test_a_call_of_unknown_outcome_can_be_captured_instead(
 
 
 def test_a_call_that_timed_out_is_of_unknown_outcome(cache: Callable[..., SqliteResults]) -> None:
-    async def hang(_: int) -> int:
+    begun: list[int] = []
+
+    async def hang(value: int) -> int:
+        begun.append(value)
         await asyncio.Event().wait()
         return 0
 
-    dropped = list(ordered_wait([5], hang, timeout=0.05, cache=cache(), on_error="drop"))
+    for timeout in (0.05, 1, 30):  # on a busy machine, the claim of the key is late, before there is a call
+        if not begun:
+            assert list(ordered_wait([5], hang, timeout=timeout, cache=cache(), on_error="drop")) == []
 
-    assert dropped == []
     assert [each.key for each in cache().unknown()] == ["5"]
 
 

@@ -349,7 +349,7 @@ def price(item):
     return f"{CURRENCY}{item}"
 
 CURRENCY = "EUR"
-print(*unordered_wait([1], price, timeout=10, cache=SqliteResults("results.db")))
+print(*unordered_wait([1], price, timeout=60, cache=SqliteResults("results.db")))
 """
 
 

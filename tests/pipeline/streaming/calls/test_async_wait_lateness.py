@@ -149,7 +149,7 @@ def test_a_call_that_the_host_returned_unsent_in_a_pause_has_its_whole_timeout(
         harness.advance(1999)
         assert begun == ["a"]
         harness.advance(1)
-        until(lambda: len(begun) == 2)
+        until(lambda: harness.run_mail() or len(begun) == 2)  # a slow thread of the pool returns "b" only now
         harness.advance(1900)
         go_on[1].set()
         harness.run_until(lambda: len(harness.values()) == 2)
