@@ -22,7 +22,7 @@ import asyncio
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -38,9 +38,6 @@ from pipeline.streaming.single_flight import SingleFlight
 
 log: logging.Logger = logging.getLogger(__name__)
 
-
-Found: TypeAlias = dict[LookupKey, Sequence[LookupRow] | Exception]
-"""The rows or the error of every key that was looked up."""
 
 _DEFAULT_MAX_ROWS = 10_000
 
@@ -202,12 +199,6 @@ class TableLookups(ABC):
 
     async def open(self) -> None:
         await self._queries.reader.open()
-
-    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
-        """The rows, or the error, of each of `keys`, which may repeat. Needs columns that are not packed."""
-        counts = Counter(keys)
-        answer = await self.answer(list(counts), list(counts.values()))
-        return dict(zip(counts, answer.by_place(len(counts)), strict=True))
 
     @abstractmethod
     async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> LookupAnswer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
@@ -138,14 +139,11 @@ class LookupFunction(AsyncFunction[Any, Any]):
         Without a match it is a row of nulls if the join is "left", else nothing.
         """
         assert self._lookups is not None, "the host opens its function before it calls it"
-        wanted = self._key_form.of_columns(columns)
-        found = await self._lookups.lookup([key for key in wanted if type(key) is tuple])
-        no_match = self._no_match
-        matches: list[Sequence[LookupRow] | Exception] = []
-        for key in wanted:
-            rows = found[key] if type(key) is tuple else key
-            matches.append(rows or no_match)  # type: ignore[arg-type]
-        return matches
+        wanted: list[Any] = self._key_form.of_columns(columns)
+        counts = Counter([key for key in wanted if type(key) is tuple])
+        answer = await self._lookups.answer(list(counts), list(counts.values()))
+        found = dict(zip(counts, answer.by_place(len(counts)), strict=True))
+        return [(found[key] if type(key) is tuple else key) or self._no_match for key in wanted]
 
     async def answer(self, columns: Sequence[Sequence[Any]], counts: Sequence[int]) -> LookupAnswer:
         """The table's rows for the rows of the key's columns, by their places, and the errors of lookups.

@@ -46,9 +46,6 @@ _LOOK_EVERY_S: Final = 1.0
 _HANGS_S: Final = 0.05
 """Once a timer is this late, the caller runs it."""
 
-WaitSettings = AsyncOptions
-"""Alias for the options of `wait_in_chunks`."""
-
 
 def _require_iterable(called: str, values: Any) -> None:
     kind = type(values)

@@ -16,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, PartialCache, TableUnavailableError
-from pipeline.lookup.cache import Found, LookupCache, LruRows, NoCache, cache_of
+from pipeline.lookup.cache import LookupCache, LruRows, NoCache, cache_of
 
 from ...kit.scenarios import play
 from .fakes import FakeReader, FakeTable, HandClock, LookupFunction, LookupKey, LookupRow, in_loop, settle
+
+Found = dict[LookupKey, list[LookupRow] | Exception]
 
 A, B, C = ("a",), ("b",), ("c",)
 RACKS = {"a": ["r1"], "b": ["r2", "r3"]}
