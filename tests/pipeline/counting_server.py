@@ -72,11 +72,6 @@ class CountingServer:
     def release(self) -> None:
         self._may_answer.set()
 
-    def forget(self) -> None:
-        """Count from zero."""
-        with self._lock:
-            self._calls.clear()
-
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         """Server's threads."""
         key = request.path.removeprefix("/")

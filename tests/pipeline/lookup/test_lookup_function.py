@@ -31,12 +31,6 @@ def test_a_left_join_keeps_rows_without_a_match_and_repeats_those_with_several()
     ]
 
 
-def test_an_inner_join_drops_rows_without_a_match() -> None:
-    function = LookupFunction(table(), "node", how="inner")
-
-    assert invoke(function, [{"node": "a"}, {"node": "c"}]) == [[{"node": "a", "rack": "r1"}], []]
-
-
 def test_tuples_get_the_table_s_columns_at_their_end() -> None:
     function = LookupFunction(table(), {"host": "node"}, input_columns=["n", "host"])
 
@@ -83,7 +77,6 @@ def test_a_mapping_that_has_the_table_s_column_is_refused_rather_than_overwritte
         ({"on": []}, "on is"),
         ({"on": ["node", "node"]}, "'node' is repeated"),
         ({"on": "node", "max_retries": -1}, "max_retries is -1"),
-        ({"on": "node", "cache": "lru"}, "cache is 'lru'"),
         ({"on": "node", "input_columns": ["host"]}, "the input has no column 'node'; it has host"),
     ],
 )

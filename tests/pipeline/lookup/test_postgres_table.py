@@ -130,21 +130,6 @@ def test_keys_of_many_types(
     assert found(table, "k", [key, other, None], cache=cache) == [[(1,)], [], []]
 
 
-def test_a_decimal_that_spark_cannot_hold_fails_its_key_alone(postgres: PostgresServer) -> None:
-    postgres.execute(
-        "DROP TABLE IF EXISTS big",
-        "CREATE TABLE big (k int, v numeric)",
-        "INSERT INTO big VALUES (1, 1e30), (2, 'NaN'), (3, 3)",
-    )
-
-    first, second, third = found(PostgresTable(postgres.conninfo, "big"), "k", [1, 2, 3])
-
-    assert third == [(Decimal(3),)]
-    assert isinstance(first, LookupTableError)
-    assert isinstance(second, LookupTableError)
-    assert "'v' is read as decimal(38,18), but the row with k = 2 holds NaN" in str(second)
-
-
 @in_loop
 async def test_the_sessions_are_read_only(postgres: PostgresServer) -> None:
     postgres.execute(
@@ -291,7 +276,6 @@ async def test_an_answer_that_takes_too_long_times_out(postgres: PostgresServer,
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        ("nods", {}, r"does not exist. Existing tables: .*public.nodes"),
         ("private.nodes", {}, "'private.nodes' .* does not exist"),
         ("nodes", {"schema": "private"}, "'private.nodes' .* does not exist"),
         ("nodes", {"max_connections": 0}, "max_connections is 0"),

@@ -92,7 +92,7 @@ def test_more_rows_and_keys_than_one_query_takes_or_gives(database: Database, ca
 @pytest.mark.parametrize(
     ("name", "options", "on", "message"),
     [
-        ("nods", {}, "node", r"nods' .*does not exist.*nodes"),
+        ("nods", {}, "node", r"nods' .*does not exist.*[ .]nodes"),
         ("nodes", {}, "host", "no column 'host'; it has node, rack, memory"),
         ("nodes", {"columns": ["cpu"]}, "node", "no column 'cpu'; it has node, rack, memory"),
         ("nodes", {"columns": "rack"}, "node", "columns is 'rack'"),

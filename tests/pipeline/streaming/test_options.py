@@ -78,7 +78,6 @@ def test_a_wait_refuses_the_options_that_it_decides_itself(name: str) -> None:
         ("timeout_ms", -5),
         ("timeout_ms", None),
         ("deadline_ms", 0),
-        ("capacity", 0),
         ("read_ahead", -1),
         ("output_mode", "sorted"),
         ("on_error", "ignore"),
@@ -89,7 +88,6 @@ def test_a_wait_refuses_the_options_that_it_decides_itself(name: str) -> None:
         ("linger_ms", -1),
         ("remember", -1),
         ("remember", None),
-        ("remember_ms", 0),
         ("remember_ms", float("nan")),
     ],
 )

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.streaming import PostgresResults, ResultCacheAwayError, ResultCacheError, ordered_wait
+from pipeline.streaming import PostgresResults, ResultCacheAwayError, ResultCacheError
 
 from ....kit import TIMEOUT_S
-from ...counting_server import CountingServer
 from ...postgres_server import PASSWORD
 from .stores import opened
-from .test_cached_calls import TIMEOUT, Asks
 
 if TYPE_CHECKING:
     from ...postgres_server import PostgresServer
@@ -30,14 +28,6 @@ Make = Callable[..., PostgresResults]
 @pytest.fixture
 def make(postgres_results: Make) -> Make:
     return postgres_results
-
-
-def test_a_job_that_runs_again_pays_for_new_rows_only(server: CountingServer, make: Make) -> None:
-    for end in (40, 50):
-        found = list(ordered_wait(range(end), Asks(server.url), timeout=TIMEOUT, cache=make()))
-        assert found == [2 * key for key in range(end)]
-
-    assert server.calls == {str(key): 1 for key in range(50)}
 
 
 def test_the_server_knows_that_an_owner_has_ended(postgres: PostgresServer, make: Make) -> None:

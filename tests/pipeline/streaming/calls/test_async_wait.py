@@ -31,13 +31,6 @@ def raising_hook() -> HandFunction:
 IN_100_MS: Options = {"timeout_ms": 100}
 
 SCENARIOS: Rows = {
-    # order
-    "an ordered result passes nothing": (
-        ORDERED, "take a@1 b@2 ~2 c@3 | ok c C | ok b B | ok a A -> stamped A@1 B@2 ~2 C@3",
-    ),
-    "no unordered result passes a watermark": (
-        UNORDERED, "take a@1 b@2 ~2 c@3 | ok c C | ok b B | ok a A -> stamped B@2 A@1 ~2 C@3",
-    ),
     "one mail emits all answers that came before it": (
         ORDERED, "take a b c | mailed ok a A | mailed ok b B | mailed ok c C -> out | one -> out A B C",
     ),
@@ -112,14 +105,6 @@ SCENARIOS: Rows = {
     ),
     "an error of the output fails the task": ({"output": full_disk}, "take a | ok a A -> raised OSError"),
     # the end of input
-    "the end of input waits for all that is in flight, in order": (
-        ORDERED | {"idle": "mailed ok b B | mailed ok c C | mailed ok a A"},
-        "take a b c ~1 | end -> out A B C ~1 ; state",
-    ),
-    "the end of input waits for all that is in flight, out of order": (
-        UNORDERED | {"idle": "mailed ok b B | mailed ok c C | mailed ok a A"},
-        "take a b c ~1 | end -> out B C A ~1 ; state",
-    ),
     "timeouts fire while the end of input waits": (
         LATE | IN_100_MS | {"idle": "clock 100"}, "take a b | end -> out no_a no_b",
     ),
@@ -135,8 +120,6 @@ SCENARIOS: Rows = {
     "close can be called twice": ({}, "take a | close | close -> opened 1 ; closed 1"),
     "close ends the timers": (IN_100_MS, "take a | close -> timers 0 | clock 1000 | mail -> hooks"),
     # snapshots
-    "a snapshot has the inputs that are in flight in their order": ({}, "take a@1 b@2 ~2 c@3 -> state a@1 b@2 ~2 c@3"),
-    "a snapshot has records whose answer has not been fetched": (EITHER, "take a b | mailed ok a A -> state a b"),
     "restored elements are processed before new input": (
         EITHER | {"state": "a@1 b@2 ~2 c@3"},
         "take d@4 -> calls a b c d | ok a A | ok b B | ok c C | ok d D -> stamped A@1 B@2 ~2 C@3 D@4",

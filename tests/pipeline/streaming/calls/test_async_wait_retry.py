@@ -43,9 +43,6 @@ SCENARIOS: Rows = {
         ON_BOTH, "take a | ok a | +10 | busy a | +10 | ok a A -> out A ; calls a a a",
     ),
     "an error that the predicate does not want fails at once": (RETRIED, "take a | gone a -> raised a:KeyError:1"),
-    "max_attempts of one is that which may be followed by another": (
-        retried(1, 10), "take a | busy a | +10 | busy a -> raised a:ValueError:2 ; calls a a",
-    ),
     "max_attempts are those that may be followed by another": (
         retried(3, 10),
         "take a | busy a | +10 | busy a | +10 | busy a | +10 | busy a -> raised a:ValueError:4 ; calls a a a a",
@@ -105,13 +102,9 @@ SCENARIOS: Rows = {
         "take a | +100 | busy a | +50 -> out no_a | +500 -> calls a",
     ),
     # the end of input
-    "the end of input fires waiting retries at once": (
-        retried(2, 500) | {"idle": "mailed ok a A"},
-        "take a | busy a | end -> out A ; now 0 ; calls a a | +900 -> calls a a",
-    ),
-    "the end of input fires the waiting retries of all records": (
+    "the end of input fires all waiting retries at once": (
         retried(2, 500) | {"idle": "mailed ok a A | mailed ok b B | mailed ok c C"},
-        "take a b c | busy a | busy b | busy c | end -> out A B C",
+        "take a b c | busy a | busy b | busy c | end -> out A B C ; now 0 | +900 -> calls a b c a b c",
     ),
     "after the end of input nothing is retried": (
         RETRIED | {"idle": "mailed busy a"}, "take a | busy a | end -> raised a:ValueError:2",

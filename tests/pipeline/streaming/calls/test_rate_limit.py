@@ -105,12 +105,6 @@ def test_a_cost_or_a_scope_that_does_not_exist_is_refused(limit: Any) -> None:
 # -------------------------------------------------------------------------------------------------------- the limiter
 
 
-def test_who_reserves_later_starts_no_earlier_though_its_clock_was_read_before() -> None:
-    limited = limiter(10, burst=5)
-
-    assert [limited.reserve(now_ms) for now_ms in (1000, 999)] == [1000, 1000]
-
-
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf")])
 def test_a_cost_that_is_no_amount_reserves_nothing_and_no_pause_is_for_ever(cost: float) -> None:
     limited = limiter(10)
@@ -218,12 +212,13 @@ class TokenBucket:
         return start_ms
 
 
-@given(RATES, BURSTS, st.lists(st.tuples(st.integers(0, 2000), COSTS), max_size=60))
+@given(RATES, BURSTS, st.lists(st.tuples(st.integers(-5, 2000), COSTS), max_size=60))
 def test_calls_start_exactly_when_a_token_bucket_lets_them(
     rate: float, burst: float, calls: list[tuple[int, float]]
 ) -> None:
+    """A thread may have read its clock before another one that has reserved first."""
     limited, model = limiter(rate, burst), TokenBucket(RateLimit(rate, burst))
-    now_ms = 0
+    now_ms = 1000
     for gap_ms, cost in calls:
         now_ms += gap_ms
 

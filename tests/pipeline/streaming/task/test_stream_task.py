@@ -38,7 +38,6 @@ from .task_fakes import (
 
 SCENARIOS = {
     "all input goes through the chain to the output": ("a b", "run 1 ~5 2@7 -> out 1 ~5 2@7 ; state FINISHED"),
-    "a task without operators copies its input": ("", "run 0 1 2 -> out 0 1 2"),
     "operators open from the last and end and close from the first": (
         "a b", "run -> log b_open a_open a_end_input b_end_input a_close b_close",
     ),
