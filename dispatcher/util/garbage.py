@@ -73,7 +73,7 @@ class Freezer:
         self._blocks_then = max(LEAST, blocks())
         self._covers_all = False  # the thread that collects, any reads it; the next one of the oldest generation does
         self._count = 0  # freezes; the thread that collects, any thread reads it
-        # Set by the main program's thread, or by the one that starts what was postponed.
+        # Set by the main program's thread, or by the one that starts what was postponed; the one set collects.
         self._thread: threading.Thread | None = None
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
@@ -100,7 +100,11 @@ class Freezer:
         def start() -> None:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._collect, args=(wait,), name="garbage", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:  # no thread is left, or a signal handler has raised
+                    self._thread = None  # the next call starts another; this one ends if it has begun
+                    raise
 
         start_or_postpone("the regular garbage collection", start)
 
@@ -108,7 +112,7 @@ class Freezer:
         while True:
             before = self._count
             wait(EVERY_S)
-            if self not in gc.callbacks:
+            if self not in gc.callbacks or self._thread is not threading.current_thread():
                 return
             if self._count == before and gc.isenabled():
                 gc.collect(2 if self._covers_all else 1)

@@ -6,14 +6,15 @@ import gc
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from dispatcher.util.garbage import EVERY_S, GROWTH, LEAST, LOOK_EVERY, YOUNG, Freezer, tune_garbage_collection
 
-from ..kit import TIMEOUT_S
+from ..kit import TIMEOUT_S, until
+from ..kit.interrupting import INTERRUPTED_THREADS, Interrupt
 
 pytestmark = pytest.mark.long
 
@@ -97,12 +98,12 @@ def test_an_object_is_looked_at_by_one_collection() -> None:
 class Pauses:
     """The waits of a Freezer's thread: `end` ends one, and returns once the thread waits again, or has ended."""
 
-    def __init__(self, freezer: Freezer) -> None:
+    def __init__(self, freezer: Freezer, but: Collection[threading.Thread] = ()) -> None:
         self.lengths_s: list[float] = []
         self._begun: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         freezer.collect_regularly(self._wait)
-        (self.thread,) = (each for each in threading.enumerate() if each.name == "garbage")
+        (self.thread,) = (each for each in threading.enumerate() if each.name == "garbage" and each not in but)
         self._begun.get(timeout=TIMEOUT_S)
 
     def end(self) -> None:
@@ -212,3 +213,25 @@ def test_the_thread_ends_once_the_freezer_is_no_callback(freezer: tuple[Freezer,
 
     assert not pauses.thread.is_alive()
     assert not [each for each in threading.enumerate() if each.name == "garbage"]
+
+
+@pytest.mark.parametrize("interrupted", INTERRUPTED_THREADS)
+def test_one_thread_collects_after_a_start_that_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, interrupted: type[threading.Thread]
+) -> None:
+    """Where `threading` did not know yet that the interrupted one runs, the next call started a second one for good."""
+    freezer = Freezer()
+    gc.callbacks.append(freezer)
+    is_over = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", interrupted)
+        with pytest.raises(Interrupt):
+            freezer.collect_regularly(lambda _: is_over.wait(TIMEOUT_S))
+
+    pauses = Pauses(freezer, but=[each for each in threading.enumerate() if each.name == "garbage"])
+    is_over.set()
+
+    until(lambda: [each for each in threading.enumerate() if each.name == "garbage"] == [pauses.thread], "one is left")
+    pauses.end()
+    gc.callbacks.remove(freezer)
+    pauses.end_last()

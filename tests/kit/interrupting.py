@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -68,3 +69,27 @@ def at_each_place(
         if interrupt(call, at + 1, handler) <= at:
             return at
         at += 1
+
+
+_start = threading.Thread.start
+
+
+class UnstartedThread(threading.Thread):
+    """A thread whose start a signal handler interrupts before the system has created it."""
+
+    def start(self) -> None:
+        raise Interrupt
+
+    def is_alive(self) -> bool:
+        return False  # what `threading` says until it knows of the start
+
+
+class HalfStartedThread(UnstartedThread):
+    """A thread whose start a signal handler interrupts once the system has created it: it runs all the same."""
+
+    def start(self) -> None:
+        _start(self)  # a test may have replaced `threading.Thread` by this class
+        raise Interrupt
+
+
+INTERRUPTED_THREADS = (UnstartedThread, HalfStartedThread)

@@ -14,7 +14,7 @@ from dispatcher import DispatcherError
 from dispatcher.mailbox import SystemProcessingTimeService
 
 from ...kit import in_threads, until, until_released
-from ...kit.interrupting import Interrupt, at_each_place
+from ...kit.interrupting import INTERRUPTED_THREADS, Interrupt, at_each_place
 from .conftest import TIMEOUT_S
 from .timer_services import FAR_MS, BusyTime, Hold, SteppedTime, fail
 
@@ -461,21 +461,14 @@ def test_other_timers_fire_on_time_wherever_a_registration_is_interrupted(system
     fire_one()
 
 
-@pytest.mark.parametrize("is_on_its_way", [False, True])
+@pytest.mark.parametrize("interrupted", INTERRUPTED_THREADS)
 def test_the_next_timer_starts_the_thread_if_its_start_was_interrupted(
-    monkeypatch: pytest.MonkeyPatch, is_on_its_way: bool
+    monkeypatch: pytest.MonkeyPatch, interrupted: type[threading.Thread]
 ) -> None:
-    """After such an interrupt, no timer ever fired, and `shutdown` raised RuntimeError."""
-
-    class Interrupted(threading.Thread):
-        def start(self) -> None:
-            if is_on_its_way:
-                super().start()
-            raise Interrupt
-
+    """No timer fired any more, and `shutdown` raised."""
     service = SystemProcessingTimeService("interrupted")
     with monkeypatch.context() as patch:
-        patch.setattr(threading, "Thread", Interrupted)
+        patch.setattr(threading, "Thread", interrupted)
         with pytest.raises(Interrupt):
             service.register_timer(0, fail)
 

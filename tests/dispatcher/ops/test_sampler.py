@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from dispatcher.util.histogram import Histogram
 from dispatcher.view import FailureKey, QueueCounts
 
 from ...kit import until
+from ...kit.interrupting import INTERRUPTED_THREADS, Interrupt
 from ...kit.scenarios import play
 from .client import WAIT_S, Job, hanging
 
@@ -232,5 +234,30 @@ def test_a_forked_child_starts_its_own() -> None:
     assert not shared.is_running()
     assert shared.use(user) is not sampler
     assert shared.is_running()
+    shared.release(user)
+    await_end(shared)
+
+
+@pytest.mark.parametrize("interrupted", INTERRUPTED_THREADS)
+def test_the_next_user_starts_the_thread_if_its_start_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, interrupted: type[threading.Thread]
+) -> None:
+    """A thread that had begun all the same went on, and the next user started a second one."""
+    shared, user = SharedSampler(), User()
+
+    def samplers() -> int:
+        return [each.name for each in threading.enumerate()].count("ops-sampler")
+
+    before = samplers()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", interrupted)
+        with pytest.raises(Interrupt):
+            shared.use(user)
+    until(lambda: samplers() == before, "the interrupted one ends")
+    assert not shared.is_running()
+
+    shared.use(user)
+
+    assert samplers() == before + 1
     shared.release(user)
     await_end(shared)
