@@ -65,7 +65,7 @@ class LazyThread:
 
     def __init__(self, name: str) -> None:
         self._name = name  # never changes
-        self._starting = threading.RLock()  # leaf lock
+        self._starting = threading.RLock()  # held while the thread starts; re-entrant for signal handlers
         # Set by any thread under _starting, and reset by it if the start fails.
         self.thread: threading.Thread | None = None
         self.is_lacking: bool = False
@@ -75,21 +75,25 @@ class LazyThread:
         """Start it with `run`, unless it was started; False if the system has no thread left."""
         if self.thread is not None:
             return True
-        thread = threading.Thread(target=run, name=self._name, daemon=True)
-        try:
-            with self._starting:
-                if self.thread is None:  # no call, so no signal handler, between the look and the store
-                    self.thread = thread
-            if self.thread is thread:
-                # `is_lacking` before `thread`: whoever finds no thread from here on tries again.
-                self.is_lacking = not try_to_start(thread)
-                if self.is_lacking:
+        thread = threading.Thread(target=self._run, args=(run,), name=self._name, daemon=True)
+        with self._starting:
+            if self.thread is None:  # no call, so no signal handler, between the look and the store
+                self.thread = thread
+                try:
+                    # `is_lacking` before `thread`: whoever finds no thread from here on tries again.
+                    self.is_lacking = not try_to_start(thread)
+                    if self.is_lacking:
+                        self.thread = None
+                except BaseException:
                     self.thread = None
-        except BaseException:
-            if self.thread is thread:
-                self.thread = None
-            raise
+                    raise
         return self.thread is not None
+
+    def _run(self, run: Callable[[], object]) -> None:
+        with self._starting:
+            if self.thread is not threading.current_thread():
+                return  # a signal handler interrupted its start after the system had created it
+        run()
 
 
 def start_or_postpone(what: str, start: Callable[[], object]) -> None:
@@ -180,8 +184,6 @@ async def in_own_thread(function: Callable[[], T], name: str) -> T:
         else:
             future.set_result(result)
 
-    try:
-        threading.Thread(target=run, name=name, daemon=False).start()
-    except RuntimeError:  # there are too many threads, or the interpreter ends
+    if not try_to_start(threading.Thread(target=run, name=name, daemon=False)):
         run()
     return await wrap_future(future)

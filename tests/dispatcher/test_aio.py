@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import types
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -457,15 +456,22 @@ def test_submit_ends_as_its_command_does_on_the_handler_thread(make: Make) -> No
     assert dispatcher.state is ServiceState.STARTED
 
 
-def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
+def test_a_stop_goes_on_where_no_thread_can_start(
+    make: Make, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     dispatcher = make(handler=lambda _: None)
     dispatcher.post(Numbered())
 
-    def cannot_start(**_: Any) -> Any:
-        raise RuntimeError("can't start new thread")
+    def cannot_start(_: threading.Thread) -> bool:
+        raise error
 
-    monkeypatch.setattr("dispatcher.util.threads.threading", types.SimpleNamespace(Thread=cannot_start))
-    run(aio.stop(dispatcher))
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", cannot_start)
+            await aio.stop(dispatcher)
+
+    run(main())
 
     assert dispatcher.is_stopped()
     assert dispatcher.stats().handled == 1
