@@ -172,7 +172,7 @@ def test_with_all_an_event_that_was_posted_after_the_end_of_the_last_one_has_not
 
 @pytest.mark.parametrize("what", ["an event", "a mail"])
 def test_idle_time_grows_while_idle_and_stands_still_while_something_runs(gate: Gate, what: str) -> None:
-    with DrainDispatcher() as dispatcher:
+    with DrainDispatcher(time_service=ManualClock()) as dispatcher:  # no mail of its own comes amid a look
         dispatcher.register(Work, gate)
         dispatcher.wait_for_event_thread_to_wait()
         first = dispatcher.stats().idle_s

@@ -41,48 +41,15 @@ def utc(unix_s: float | None) -> str:
 
 
 class FakeWallClock:
-    """The system's wall clock, set to a time from which it goes on."""
+    """The system's wall clock, which stands still until it is set: a busy machine makes no time late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, iso: str) -> None:
-        self._real = time.time_ns
         self.set(iso)
         monkeypatch.setattr("dispatcher.queue.schedule._WALL_LOOK_NS", 1_000_000)
-        monkeypatch.setattr(time, "time_ns", lambda: self._real() + self._off_ns)
+        monkeypatch.setattr(time, "time_ns", lambda: self._now_ns)
 
     def set(self, iso: str) -> None:
-        self.set_ms(ms(iso))
-
-    def set_ms(self, unix_ms: int) -> None:
-        self._off_ns = unix_ms * 1_000_000 - self._real()
-
-
-def dues_by_manual_clock(count: int, since: str, **rule: Any) -> list[str]:
-    """When it is due, one time after the other, each of which is waited for."""
-    clock, seen, dues = ManualClock(ms(since)), [], []
-    dispatcher = InlineDispatcher(clock=clock)
-    dispatcher.register(Work, lambda event: seen.append(utc(clock.current_processing_time() / 1000)))
-    job = dispatcher.post_every(event=Numbered(), **rule)
-    for _ in range(count):
-        dues.append(utc(job.due))
-        assert job.due is not None
-        clock.advance(int(job.due * 1000) - clock.current_processing_time())
-    assert seen == dues
-    return dues
-
-
-def dues_by_wall_clock(wall: FakeWallClock, count: int, **rule: Any) -> list[str]:
-    seen, dues = [], []
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, lambda event: seen.append(utc(job.last_fired)))
-    with dispatcher:
-        job = dispatcher.post_every(event=Numbered(), **rule)
-        for number in range(count):
-            dues.append(utc(job.due))
-            assert job.due is not None
-            wall.set_ms(int(job.due * 1000))
-            until(lambda number=number: len(seen) > number, "it has fired")
-    assert seen == dues
-    return dues
+        self._now_ns = ms(iso) * 1_000_000
 
 
 class TestChangesOfTheClocks:
@@ -109,12 +76,19 @@ class TestChangesOfTheClocks:
         ],
     )
     def test_each_time_of_day_comes_once_and_what_begins_with_a_star_follows_the_time_that_passes(
-        self, cron: str, tz: str, since: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+        self, cron: str, tz: str, since: str, expected: list[str]
     ) -> None:
-        wall = FakeWallClock(monkeypatch, since)
+        clock, seen, dues = ManualClock(ms(since)), [], []
+        dispatcher = InlineDispatcher(clock=clock)
+        dispatcher.register(Work, lambda event: seen.append(utc(clock.current_processing_time() / 1000)))
+        job = dispatcher.post_every(event=Numbered(), cron=cron, tz=tz)
 
-        assert dues_by_manual_clock(len(expected), since, cron=cron, tz=tz) == expected
-        assert dues_by_wall_clock(wall, len(expected), cron=cron, tz=tz) == expected
+        for _ in expected:
+            dues.append(utc(job.due))
+            assert job.due is not None
+            clock.advance(int(job.due * 1000) - clock.current_processing_time())
+
+        assert seen == dues == expected
 
     def test_it_follows_a_wall_clock_that_jumps_over_a_change(self, monkeypatch: pytest.MonkeyPatch) -> None:
         wall = FakeWallClock(monkeypatch, "2026-03-28T23:59")

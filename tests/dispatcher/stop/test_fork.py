@@ -229,7 +229,8 @@ def test_a_service_amid_another_threads_hook_can_be_stopped_in_a_child(hook: str
 def test_a_child_does_not_wake_its_parents_handler_thread() -> None:
     """Both share the descriptor at which that thread waits."""
     turns: list[None] = []
-    dispatcher = AsyncDispatcher(idle_action=lambda: bool(turns.append(None)))
+    # In virtual time, so no tick wakes the handler thread.
+    dispatcher = AsyncDispatcher(idle_action=lambda: bool(turns.append(None)), time_service=ManualClock())
     dispatcher.register(Work, lambda _: None)
     waits = dispatcher._mailbox.parking.is_waiting
     with dispatcher:

@@ -101,9 +101,22 @@ def test_run_until_signal_waits_for_a_stop_that_a_handler_began() -> None:
     assert (code, central.queue_size(), central.stats().handled) == (0, 0, 10)
 
 
+class BehindGate(threading.Event):
+    """The end of a handler thread, for which a stop begins to wait once that thread is in the gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert self._gate.entered.wait(TIMEOUT_S)
+        return super().wait(timeout)
+
+
 def test_a_stop_that_a_handler_began_keeps_the_drain_timeout(caplog: pytest.LogCaptureFixture, gate: Gate) -> None:
     """A handler that hung later was never reported, and the queue never discarded."""
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.2), name="jobs")
+    dispatcher._drain.finished = BehindGate(gate)
 
     def handle(event: Numbered) -> None:
         if event.number == 0:
