@@ -11,14 +11,14 @@ import heapq
 import itertools
 import math
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum
 
 from dispatcher.errors import DispatcherError, ForkedProcessError, InvalidValueError
-from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
+from dispatcher.mailbox.time_service import ProcessingTimeService, TimerCallback, TimerFuture
 from dispatcher.util.functions import require_plain
 
 _SWEEP_FROM = 64
@@ -237,7 +237,7 @@ class TimerQueue:
         heapq.heappush(self._heap, (task.due_ms, task.order))
 
 
-class TimerService(ABC):
+class TimerService(ProcessingTimeService):
     """A ProcessingTimeService with a TimerQueue, for its owner: ALIVE -> QUIESCED -> SHUTDOWN, never back. Any thread.
 
     No callback begins once a service is not ALIVE; the futures of pending and of periodic tasks are cancelled. A
@@ -247,14 +247,6 @@ class TimerService(ABC):
     def __init__(self, name: str) -> None:
         self._tasks = TimerQueue(name, self._steady_ms)  # has its own lock
         self._terminated = SharedFuture()  # thread-safe; completed once no callback runs, and none will
-
-    @abstractmethod
-    def current_processing_time(self) -> int:
-        """Return the current time in ms."""
-
-    @abstractmethod
-    def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
-        """Call `callback` at a time, as in the protocol."""
 
     @abstractmethod
     def shutdown(self, timeout: float | None = 1.0) -> bool:

@@ -52,6 +52,11 @@ class Ask(LatchedFuture):
             entry.discard("withdrawn")
         return self.cancelled()
 
+    def posted(self, problem: BaseException | None) -> None:
+        """Its post has ended. The journal's writer."""
+        if problem is not None:
+            self.settle(None, problem)
+
     def ended(self, outcome: str, value: Any, error: Any) -> None:
         """The event has ended. Raises nothing."""
         if outcome in ("handled", "failed"):
@@ -133,15 +138,10 @@ class Asks:
         if not inbox.write_ahead.keeps(event):
             return inbox.post_entry(entry, wait)
         try:
-            post_ahead(inbox, entry, wait=wait, tell=lambda problem: self._note_posted(ask, problem))
+            post_ahead(inbox, entry, wait=wait, tell=ask.posted)
         except EventRefusedError:  # the entry's end has said so
             return False
         return True
-
-    @staticmethod
-    def _note_posted(ask: Ask, problem: BaseException | None) -> None:
-        if problem is not None:
-            ask.settle(None, problem)
 
     def end(self) -> None:
         """No more events are handled: discard those that were not handled to the end. Repeating it is harmless."""

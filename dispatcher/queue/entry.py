@@ -153,7 +153,6 @@ class Delivery:
         scheduled: RepeatedPost | None = None,
         attempt: int = 1,
         context: Context | None = None,
-        behind: WaitingBehind | None = None,
         is_redelivered: bool = False,
         order: float = 0,
     ) -> None:
@@ -161,7 +160,7 @@ class Delivery:
         self.attempt: int = attempt  # 2: the handler has failed once
         # Of the last attempt: the class and message of its error; "": none has failed in this run.
         self.failed: tuple[str, str] = "", ""
-        self.behind: WaitingBehind | None = behind  # those that wait behind this event, which is retrying
+        self.behind: WaitingBehind | None = None  # those that wait behind this event, which is retrying
         self.context: Context | None = context  # of the post, for the handler; None: its class does not keep it
         self.is_redelivered: bool = is_redelivered  # an earlier run has accepted it, or it was a dead letter
         # Its place among the accepted seqs, over its attempts and restarts; 0: its accepted seq.

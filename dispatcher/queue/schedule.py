@@ -201,7 +201,7 @@ class Schedule:
         this run has not called `post_every` again, also what earlier runs have left."""
         with self._inbox.lock:
             heaps = [heap.copy() for heap in self._heaps.values()]
-        found = [one for one in self.keys.left_over() if one.is_of(self) and one.key.startswith(prefix)]
+        found = [one for one in self.keys.left_over() if one.schedule is self and one.key.startswith(prefix)]
         for heap in heaps:
             some = sorted(each for each in heap if each[2].key.startswith(prefix)) if prefix else heap
             found += (each[2] for each in itertools.islice(filter(_is_current, in_order(some)), limit))
@@ -235,7 +235,7 @@ class Schedule:
         """At the start: go on with the rhythms of earlier runs whose events are in the log."""
         for key, one in self.keys.all().items() if self.resumes else ():
             rule = one.repeats
-            if rule is None or not (one.is_left_over and one.is_of(self)) or is_without_event(one.line):
+            if rule is None or not (one.is_left_over and one.schedule is self) or is_without_event(one.line):
                 continue
             try:
                 event = self._inbox.write_ahead.decode(one.line)
@@ -274,7 +274,7 @@ class Schedule:
     def _left_over(self, key: str, accepted_seq: int) -> Scheduled | None:
         """What holds the key for that line of this log; None: nothing does."""
         holder = self.keys.get(key)
-        is_that = holder is not None and holder.is_of(self) and holder.accepted_seq == accepted_seq
+        is_that = holder is not None and holder.schedule is self and holder.accepted_seq == accepted_seq
         return holder if is_that else None
 
     def start(self) -> None:
@@ -323,12 +323,12 @@ class Schedule:
     @contextmanager
     def _in_place_of(self, present: Scheduled | None) -> Iterator[Scheduled | None]:
         """The one to replace, which cannot fire again, unless the block raises; None: there is nothing to replace."""
-        older = present if present is not None and present.claim() else None
+        older = present if present is not None and present.schedule.claim(present) else None
         try:
             yield older
         except BaseException:
             if older is not None:
-                older.give_back()
+                older.schedule.give_back(older)
             raise
 
     def claim(self, one: Scheduled) -> bool:
@@ -362,7 +362,7 @@ class Schedule:
                 self._close(one, CANCELLED)
             elif one.status is CLAIMED:
                 one.status = CANCELLED
-        if one is by or not by.is_of(self) or one.accepted_seq != by.replaces:
+        if one is by or by.schedule is not self or one.accepted_seq != by.replaces:
             self._settle(one, one.accepted_seq)
         else:
             if one.is_left_over:
@@ -382,7 +382,7 @@ class Schedule:
             inbox.reject(reason)
             raise EventRefusedError(self._name, reason)
         if one.is_logged or (not one.is_rhythm and inbox.write_ahead.keeps(one.event)):
-            if older is not None and older.is_of(self):
+            if older is not None and older.schedule is self:
                 one.replaces = older.accepted_seq
             ahead, marks = inbox.write_ahead, marks._replace(replaces=one.replaces)
             line = one.line or ahead.encode(one.event)
@@ -393,7 +393,7 @@ class Schedule:
         self._push(one, is_new=True)
         if one.key:
             for loser in filter(None, dict.fromkeys((older, self.keys.hold(one)))):
-                loser.replaced(one)
+                loser.schedule.replaced(loser, one)
             if one.is_done():  # it has fired before it held its key
                 self.keys.drop(one)
         self._alarm.arm()
@@ -424,7 +424,7 @@ class Schedule:
         otherwise keep all segments from their own on."""
         kept = [one for one in left if one.is_rhythm and one.is_redelivered]
         for key, one in self.keys.all().items():
-            if not (one.is_left_over and one.is_of(self)):
+            if not (one.is_left_over and one.schedule is self):
                 continue
             with self._inbox.lock:
                 self._close(one, LEFT)

@@ -45,7 +45,6 @@ class Scheduled:
     """
 
     __slots__ = (
-        "_schedule",
         "accepted_seq",
         "context",
         "delay_ns",
@@ -62,6 +61,7 @@ class Scheduled:
         "place",
         "repeats",
         "replaces",
+        "schedule",
         "status",
         "wall",
     )
@@ -83,7 +83,7 @@ class Scheduled:
         is_left_over: bool = False,
     ) -> None:
         # What was scheduled; never changes, but for the event of a key of an earlier run, which comes at the start.
-        self._schedule = schedule
+        self.schedule: ScheduledOwner = schedule
         self.is_redelivered: bool = is_redelivered  # an earlier run has scheduled it
         # It holds a key of an earlier run: an event until the start, and a rhythm whose event is not known until this
         # run calls `post_every`. It is in no heap, and does not fire.
@@ -115,29 +115,17 @@ class Scheduled:
             JournalError: it won't fire in this run, but the journal can't be written, so it can after the next start.
             ForkedProcessError: this process is a fork of the one that created the dispatcher.
         """
-        return self._schedule.cancel(self)
-
-    def claim(self) -> bool:
-        """Keep it from firing, for a newer one of its key; False: it is done, or another one has claimed it."""
-        return self._schedule.claim(self)
-
-    def give_back(self) -> None:
-        """Undo `claim`: the newer one could not be scheduled."""
-        self._schedule.give_back(self)
-
-    def replaced(self, by: Scheduled) -> None:
-        """The newer one holds the key now."""
-        self._schedule.replaced(self, by)
+        return self.schedule.cancel(self)
 
     @property
     def due(self) -> float | None:
         """Return when it's due next, in Unix seconds, by the clocks as they are now, or None if never again."""
-        return self._schedule.unix_due_s(self)
+        return self.schedule.unix_due_s(self)
 
     @property
     def last_fired(self) -> float | None:
         """Return the last time that was posted, in Unix seconds, also by an earlier run, or None if none was."""
-        return self._schedule.unix_last_s(self)
+        return self.schedule.unix_last_s(self)
 
     @property
     def rule(self) -> dict[str, Any]:
@@ -166,11 +154,8 @@ class Scheduled:
 
     def is_newer_than(self, other: Scheduled) -> bool:
         """Both hold a key, or want to: whether the line of this one is the later one of the two in one log."""
-        is_in_one_log = self._schedule is other._schedule
+        is_in_one_log = self.schedule is other.schedule
         return self.status is WAITING and is_in_one_log and self.accepted_seq > other.accepted_seq > 0
-
-    def is_of(self, schedule: ScheduledOwner) -> bool:
-        return self._schedule is schedule
 
     def __repr__(self) -> str:
         again = f" {self.repeats}" if self.repeats is not None else ""

@@ -71,9 +71,9 @@ def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: i
     return len(data)
 
 
-def crc32_cached(data: bytes, value: int = 0) -> int:
+def crc32_cached(data: bytes) -> int:
     """The CRC-32 of `data`, in pieces so small that zlib keeps the interpreter. Python may switch between them."""
-    view = memoryview(data)
+    view, value = memoryview(data), 0
     for start in range(0, len(data), _INTERPRETER_KEPT_BYTES):
         value = crc32(view[start : start + _INTERPRETER_KEPT_BYTES], value)
     return value

@@ -128,12 +128,10 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(
-    path: Path, data: bytes, *, draft: Path, sync: bool = True, mode: int = PRIVATE_FILE, owner_of: Path | None = None
-) -> None:
+def replace_file(path: Path, data: bytes, *, draft: Path, sync: bool = True, mode: int = PRIVATE_FILE) -> None:
     """Write `data` to `draft`, in the same folder, then rename it. With `sync`, the file is on the disk on return.
 
-    A file that root replaces keeps its owner; one that root makes gets the owner of `owner_of`.
+    A file that root replaces keeps its owner.
 
     A signal handler may fork meanwhile, and return in the child as well: the file is the parent's to write.
 
@@ -144,7 +142,7 @@ def replace_file(
     draft.unlink(missing_ok=True)  # left by a crash, perhaps with other permissions
     os.close(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     with draft.open("wb", buffering=0) as file:  # a child has no buffer of it to flush
-        _keep_owner(owner_of or path, file.fileno())
+        _keep_owner(path, file.fileno())
         left = memoryview(data)
         while left:
             left = left[file.write(left) :]

@@ -6,23 +6,19 @@ import sys
 
 TYPE_CHECKING = False  # as in `typing`, whose import takes a while
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import CodeType
 
 
-def lazy_names(package: str, homes: Mapping[str, str] | None = None) -> Callable[[str], object]:
-    """A `__getattr__` for the package, whose `__init__` calls this: `homes` has the module of each name.
-
-    None: the imports that are written in the `__init__`, under `if TYPE_CHECKING:`.
-    """
+def lazy_names(package: str) -> Callable[[str], object]:
+    """A `__getattr__` for the package, whose `__init__` calls this and imports the names under `if TYPE_CHECKING:`."""
     code = sys._getframe(1).f_code
-    known = homes
+    homes: dict[str, str] = {}
 
     def find(name: str) -> object:
-        nonlocal known
-        if known is None:
-            known = _written_imports(code)
-        home = known.get(name)
+        if not homes:
+            homes.update(_written_imports(code))
+        home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module

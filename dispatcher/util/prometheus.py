@@ -9,23 +9,16 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dispatcher.util.histogram import Histogram
+
 T = TypeVar("T")
 C = TypeVar("C", bound=Collector)
-
-
-class Buckets(Protocol):
-    """A histogram as a scrape reads it."""
-
-    total_ns: int
-
-    def buckets(self) -> list[tuple[float, int]]:
-        """Cumulative counts by upper bound in seconds; the last bound is infinite."""
 
 
 class NamedCollector(Collector, Generic[T]):
@@ -70,7 +63,7 @@ class RegistryCollectors(Generic[C]):
             return collector
 
 
-def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], histogram: Buckets) -> None:
+def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
     """Add a histogram's buckets and its sum, in seconds, to `family`."""
     buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in histogram.buckets()]
     family.add_metric(labels, buckets=buckets, sum_value=histogram.total_ns / 1e9)

@@ -141,13 +141,7 @@ def try_postponed() -> None:
 os.register_at_fork(after_in_child=postponed.clear)
 
 
-class Releasable(Protocol):
-    """A lock."""
-
-    def release(self) -> Any: ...
-
-
-def release_anyhow(lock: Releasable) -> None:
+def release_anyhow(lock: threading.Lock) -> None:
     """Release the lock, which may be released already. Any thread."""
     try:
         lock.release()

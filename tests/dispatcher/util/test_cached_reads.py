@@ -48,4 +48,4 @@ def test_a_read_that_fails_raises_as_usual(descriptor: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 4999, 5000, 5001, len(DATA)])
 def test_a_checksum_is_zlibs(length: int) -> None:
-    assert cached_reads.crc32_cached(DATA[:length], 7) == zlib.crc32(DATA[:length], 7)
+    assert cached_reads.crc32_cached(DATA[:length]) == zlib.crc32(DATA[:length])
