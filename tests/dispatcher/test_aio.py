@@ -463,7 +463,7 @@ def test_a_stop_goes_on_where_no_thread_can_start(
     dispatcher = make(handler=lambda _: None)
     dispatcher.post(Numbered())
 
-    def cannot_start(_: threading.Thread) -> bool:
+    def cannot_start(_: threading.Thread) -> None:
         raise error
 
     async def main() -> None:

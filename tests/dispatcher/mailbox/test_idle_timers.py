@@ -52,7 +52,7 @@ def timer(action: Action) -> LoggingTimer:
     return LoggingTimer(action.log)
 
 
-def suspend_with(timer: LoggingTimer | IdleTimer, action: Action) -> Callable[[MailboxController], None]:
+def suspend_with(timer: LoggingTimer, action: Action) -> Callable[[MailboxController], None]:
     """A turn that suspends itself and, like the caller it stands for, has started the timer before."""
 
     def turn(controller: MailboxController) -> None:
@@ -62,7 +62,7 @@ def suspend_with(timer: LoggingTimer | IdleTimer, action: Action) -> Callable[[M
     return turn
 
 
-def suspend(processor: MailboxProcessor, action: Action, timer: LoggingTimer | IdleTimer) -> None:
+def suspend(processor: MailboxProcessor, action: Action, timer: LoggingTimer) -> None:
     """Have the default action suspend itself with the timer, and forget what that logged."""
     action.turns = [suspend_with(timer, action)]
     processor.run_mailbox_step()
@@ -83,18 +83,6 @@ def test_a_suspension_without_a_timer_marks_nothing(
     processor.run_mailbox_step()
 
     assert action.log == ["action", "a"]
-
-
-def test_time_in_mail_is_not_idle(processor: MailboxProcessor, action: Action, clock: Clock) -> None:
-    timer = IdleTimer(clock)
-    suspend(processor, action, timer)
-    clock.advance(10)
-    processor.main_mailbox_executor.execute(lambda: clock.advance(100))
-
-    processor.run_mailbox_step()
-    clock.advance(5)
-
-    assert timer.total_ns == 15
 
 
 # -- IdleTimer -------------------------------------------------------------------------------------------------------

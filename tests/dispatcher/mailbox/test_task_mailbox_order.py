@@ -16,19 +16,18 @@ from dispatcher.mailbox import MIN_PRIORITY, Mail, MailOptions, TaskMailbox
 from ...kit.scenarios import play
 from .conftest import TIMEOUT_S, announce_waits, mail, names, on_another_thread, urgent
 
-OPTIONS = {"!": MailOptions.URGENT, "?": MailOptions.DEFERRABLE}
-
 
 def mail_of(word: str) -> Mail:
-    name = word.rstrip("!?")
-    return mail(name, int(name.partition("@")[2] or 0), OPTIONS.get(word[len(name) :], MailOptions.DEFAULT))
+    name = word.rstrip("!")
+    options = MailOptions.DEFAULT if name == word else MailOptions.URGENT
+    return mail(name, int(name.partition("@")[2] or 0), options)
 
 
 class MailboxStage:
-    """A mailbox of the test's thread. A mail is `name@priority`, urgent with `!` and deferrable with `?`.
+    """A mailbox of the test's thread. A mail is `name@priority`, urgent with `!`.
 
-    The looks take what is there: `taken` at the lowest priority, `from_2` at priority 2, `original_2` with deferrable
-    mail as it was sent, `batch` from the batch, and `drained` as it is stored.
+    The looks take what is there: `taken` at the lowest priority, `from_2` at priority 2, `batch` from the batch, and
+    `drained` as it is stored.
     """
 
     def __init__(self) -> None:
@@ -41,8 +40,6 @@ class MailboxStage:
                 self._each(self.mailbox.put, mails)
             case "outside":
                 on_another_thread(lambda: self._each(self.mailbox.put, mails))
-            case "first":
-                self._each(self.mailbox.put_first, mails)
             case "make_batch":
                 assert self.mailbox.create_batch()
             case "take_one":
@@ -59,7 +56,6 @@ class MailboxStage:
         takes: dict[str, Callable[[], Mail | None]] = {
             "taken": lambda: self.mailbox.try_take(MIN_PRIORITY),
             "from": lambda: self.mailbox.try_take(int(priority)),
-            "original": lambda: self.mailbox.try_take(int(priority), ignore_deferrable=True),
             "batch": self.mailbox.try_take_from_batch,
         }
         return names(iter(takes[kind], None))
@@ -73,18 +69,7 @@ SCENARIOS = {
     "so does urgent mail of another thread": (
         "put a b c | make_batch | take_one | outside u1! u2! d -> batch u1 u2 b c ; taken d"
     ),
-    "the mail put first last is taken first": "put a b | make_batch | first x y -> taken y x a b",
     "a batch is what was queued when it was made": "put a b | make_batch | put late -> batch a b ; taken late",
-    "taking from a batch brings only urgent mail into it": (
-        "put a b | make_batch | outside c u! -> batch u a b ; taken c"
-    ),
-    "a priority filters and does not sort": (
-        "put a@1 b@0 c@3 d@2 e@-1 -> from_1 a@1 c@3 d@2 ; from_0 b@0 ; taken e@-1"
-    ),
-    "deferrable mail is for takes at the lowest priority": "put d@5? n@0 -> from_0 n@0 ; taken d@5",
-    "a take that ignores deferrable filters by the original priority": (
-        "put low@4 d@5? n@5 -> original_5 d@5 n@5 ; taken low@4"
-    ),
     # The hints are made again from the queue's head after each take from its middle.
     "urgent mail is still seen after takes from the queue": (
         "put u1@0! a@0 | make_batch | outside b@5 u2@0! u3@5! -> from_5 u3@5 b@5 ; batch u1@0 u2@0 a@0"
