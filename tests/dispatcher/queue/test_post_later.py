@@ -23,6 +23,7 @@ from dispatcher.journal import group_commit, recover
 from dispatcher.queue.flags import ABANDONED
 
 from ...kit import TIMEOUT_S, Gate, Numbered, assert_accounts_balance, until
+from ...kit.interrupting import INTERRUPTED_THREADS, Interrupt
 from ...kit.journals import Job, Posted
 from ...kit.scenarios import play
 from ..stage import Rows, Stage, perform, scenarios
@@ -427,6 +428,22 @@ def test_the_log_has_no_thread_left_after_a_stop(start: Start) -> None:
 
     ended(writer)
     assert reason_of(dispatcher.post_later(posted(1))) == "stopped"
+
+
+@pytest.mark.parametrize("interrupted", INTERRUPTED_THREADS)
+def test_the_log_has_one_thread_after_a_start_of_it_that_was_interrupted(
+    start: Start, monkeypatch: pytest.MonkeyPatch, interrupted: type[threading.Thread]
+) -> None:
+    """The interrupted one ran beside the next if it had begun all the same."""
+    dispatcher = start(lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", interrupted)
+        with pytest.raises(Interrupt):
+            dispatcher.post_later(posted(0))
+
+    assert dispatcher.post_later(posted(1)).result(TIMEOUT_S)
+
+    until(lambda: [each.name for each in threading.enumerate()].count("write-ahead-journal") == 1, "one is left")
 
 
 # -- a disk that fails -------------------------------------------------------------------------------------------------
