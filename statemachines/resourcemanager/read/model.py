@@ -282,9 +282,9 @@ class ReadModel(LoopFollower):
         for id, report in changes.items():
             self.tallies.take(before.get(id), report)
         last = next(reversed(before.values()), None)
-        apps = _merged(before, {id: report for id, report in changes.items() if report is None or id in before})
+        known = {id: report for id, report in changes.items() if report is None or id in before}
         new = sorted((each for id, each in changes.items() if each is not None and id not in before), key=_order)
-        apps.update((each.application_id, each) for each in new)
+        apps = _merged(before, known | {each.application_id: each for each in new})
         if new and last is not None and _order(new[0]) < _order(last):  # the clock was set back
             apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
         self.apps = apps

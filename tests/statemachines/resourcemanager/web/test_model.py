@@ -183,6 +183,22 @@ async def test_applications_in_some_states_are_those_of_the_last_publication_in_
 
 
 @with_model()
+async def test_an_application_that_alone_is_new_does_not_change_what_was_read(yarn: Yarn, model: ReadModel) -> None:
+    states = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
+    first = await asyncio.to_thread(yarn.submit)
+    await model.published(TIMEOUT_S)
+    before, reading = model.apps_in(states), iter(model.apps_in(None))
+    assert [next(reading).application_id] == [each.application_id for each in before] == [first]
+
+    second = await asyncio.to_thread(yarn.submit)
+    await model.published(TIMEOUT_S)
+
+    assert list(reading) == []
+    assert [each.application_id for each in before] == [first]
+    assert [each.application_id for each in model.apps_in(states)] == [first, second]
+
+
+@with_model()
 async def test_applications_in_some_states_are_looked_for_once_for_each_publication(
     yarn: Yarn, model: ReadModel
 ) -> None:
