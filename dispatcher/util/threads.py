@@ -60,12 +60,13 @@ def try_to_start(thread: threading.Thread) -> bool:
 class LazyThread:
     """A daemon thread that starts at its first use. Any thread.
 
-    An exception of a signal handler, or a RecursionError, leaves it as not started: the next use tries again.
+    An exception of a signal handler, or a RecursionError, leaves it as not started, unless it has begun: the next use
+    tries again.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name  # never changes
-        self._starting = threading.RLock()  # held while the thread starts; re-entrant for signal handlers
+        self._starting = threading.RLock()  # leaf lock
         # Set by any thread under _starting, and reset by it if the start fails.
         self.thread: threading.Thread | None = None
         self.is_lacking: bool = False
@@ -75,25 +76,29 @@ class LazyThread:
         """Start it with `run`, unless it was started; False if the system has no thread left."""
         if self.thread is not None:
             return True
-        thread = threading.Thread(target=self._run, args=(run,), name=self._name, daemon=True)
-        with self._starting:
-            if self.thread is None:  # no call, so no signal handler, between the look and the store
-                self.thread = thread
-                try:
-                    # `is_lacking` before `thread`: whoever finds no thread from here on tries again.
-                    self.is_lacking = not try_to_start(thread)
-                    if self.is_lacking:
-                        self.thread = None
-                except BaseException:
+        # Of the thread, once it begins, or of this call, once its start has failed: whichever is first, and none waits.
+        # A signal handler that interrupts the start may wait for what the thread does.
+        turn = threading.RLock()
+        thread = threading.Thread(target=self._run, args=(run, turn), name=self._name, daemon=True)
+        try:
+            with self._starting:
+                if self.thread is None:  # no call, so no signal handler, between the look and the store
+                    self.thread = thread
+            if self.thread is thread:
+                # `is_lacking` before `thread`: whoever finds no thread from here on tries again.
+                self.is_lacking = not try_to_start(thread) and turn.acquire(blocking=False)
+                if self.is_lacking:
                     self.thread = None
-                    raise
+        except BaseException:
+            if self.thread is thread and turn.acquire(blocking=False):
+                self.thread = None
+            raise
         return self.thread is not None
 
-    def _run(self, run: Callable[[], object]) -> None:
-        with self._starting:
-            if self.thread is not threading.current_thread():
-                return  # a signal handler interrupted its start after the system had created it
-        run()
+    @staticmethod
+    def _run(run: Callable[[], object], turn: threading.RLock) -> None:
+        if turn.acquire(blocking=False):  # otherwise its start was interrupted, and the next use starts another
+            run()
 
 
 def start_or_postpone(what: str, start: Callable[[], object]) -> None:

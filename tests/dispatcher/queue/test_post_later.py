@@ -446,6 +446,26 @@ def test_the_log_has_one_thread_after_a_start_of_it_that_was_interrupted(
     until(lambda: [each.name for each in threading.enumerate()].count("write-ahead-journal") == 1, "one is left")
 
 
+def test_a_signal_handler_that_interrupts_the_start_of_the_logs_thread_can_wait_for_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread waited for the end of its start, and so for the handler."""
+    dispatcher = start(lambda _: None)
+    accepted: list[bool] = []
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            if self.name == "write-ahead-journal":  # and not the one that syncs
+                accepted.append(dispatcher.post_later(posted(1)).result(TIMEOUT_S))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Interrupted)
+        later = dispatcher.post_later(posted(0))
+
+    assert (later.result(TIMEOUT_S), accepted) == (True, [True])
+
+
 # -- a disk that fails -------------------------------------------------------------------------------------------------
 
 
