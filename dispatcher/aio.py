@@ -271,6 +271,7 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
             drained = part.core.when_drained()
             if drained.done():  # with no time left, `wait_for` would not look
                 is_drained = drained.result()
+                await asyncio.sleep(0)  # as any wait lets other tasks run
             else:
                 try:
                     is_drained = await asyncio.wait_for(asyncio.wrap_future(drained), left_s)

@@ -442,6 +442,18 @@ def test_waits_that_gave_up_leave_nothing_behind(make: Make, gate: Gate) -> None
     assert len(dispatcher._drain.waiters) <= 1
 
 
+def test_other_tasks_run_while_a_drained_dispatcher_is_awaited_again_and_again(make: Make) -> None:
+    dispatcher = make(handler=lambda _: None)
+
+    async def main() -> bool:
+        other = asyncio.ensure_future(asyncio.sleep(0))
+        for _ in range(10):
+            assert await aio.await_drained(dispatcher)
+        return other.done()
+
+    assert run(main())
+
+
 def test_submit_ends_as_its_command_does_on_the_handler_thread(make: Make) -> None:
     dispatcher = make()
 
