@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic
 
@@ -356,7 +356,8 @@ def failure_of(record: FailureRecord, sight: Sight = WHOLE) -> Failure:
     """One item of /failures. The message is for those who may see everything: it can contain anything."""
     entity = record.entity if sight.sees(record.entity) else None
     message = record.message if sight.is_whole else ""
-    return Failure(**asdict(replace(record, at=milliseconds(record.at), entity=entity, message=message)))
+    shown = replace(record, at=milliseconds(record.at), entity=entity, message=message)
+    return Failure.model_validate(shown, from_attributes=True)
 
 
 def curves_of(view: DispatcherView, sampler: Sampler) -> Curves:
@@ -366,11 +367,13 @@ def curves_of(view: DispatcherView, sampler: Sampler) -> Curves:
 
 def lane_items(view: DispatcherView, limit: int, sight: Sight = WHOLE) -> list[Lane]:
     """The items of /lanes, each with up to `limit` keys. Keys are for those who may see everything."""
-    lanes = [asdict(lane) for lane in view.lanes(limit)]
-    for key in (key for lane in lanes for key in lane["keys"]):
-        key["key"] = key["key"] if sight.is_whole else None
-        key["entity"] = key["entity"] if sight.sees(key["entity"]) else None
-    return [Lane(**lane) for lane in lanes]
+    lanes = view.lanes(limit)
+    if not sight.is_whole:
+        for lane in lanes:  # its list is this call's own
+            lane.keys[:] = [
+                replace(key, key=None, entity=key.entity if sight.sees(key.entity) else None) for key in lane.keys
+            ]
+    return [Lane.model_validate(lane, from_attributes=True) for lane in lanes]
 
 
 def failure_groups(view: DispatcherView, sampler: Sampler, sight: Sight = WHOLE) -> list[FailureGroup]:
