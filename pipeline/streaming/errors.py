@@ -54,6 +54,10 @@ class CallTimes:
     between_ms: float = 0.0
     """Between attempts: the delays of the retry strategy."""
 
+    @property
+    def total_ms(self) -> float:
+        return self.waiting_ms + self.under_way_ms + self.between_ms
+
     def __str__(self) -> str:
         return (
             f"{self.waiting_ms:.0f} ms waiting for the limit, {self.under_way_ms:.0f} ms in flight, "

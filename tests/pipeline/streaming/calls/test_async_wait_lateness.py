@@ -248,26 +248,28 @@ def test_many_records_past_their_deadlines_leave_the_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "script", "beginning", "advice"),
+    ("options", "script", "beginning", "total_ms", "advice"),
     [
         (
             RETRIED | ONE_AT_A_TIME | {"timeout_ms": 2000},
             LATE_IN_2000_MS,
             "no answer within 2000 ms (attempt 2; 1000 ms waiting for the limit, 1500 ms in flight, "
             "500 ms between attempts). ",
+            3000,
             "Raise the timeout",
         ),
         (
             ONE_AT_A_TIME | {"deadline_ms": 1100, "timeout_ms": 9000},
             "take a b | +1100",
             "no answer by the deadline, 1100 ms after the record was taken in (attempt 1; 1100 ms waiting for",
+            1100,
             "Raise the deadline",
         ),
     ],
     ids=["timeout", "deadline"],
 )
 def test_the_message_of_a_timeout_says_where_the_time_went(
-    options: Options, script: str, beginning: str, advice: str, monkeypatch: pytest.MonkeyPatch
+    options: Options, script: str, beginning: str, total_ms: float, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = OperatorStage(**options, **CAPTURED)
     on_one_clock(monkeypatch, stage.harness)
@@ -279,5 +281,7 @@ def test_the_message_of_a_timeout_says_where_the_time_went(
 
     assert isinstance(error, AsyncTimeoutError)
     assert str(error).startswith(beginning)
+    assert error.times is not None
+    assert error.times.total_ms == total_ms
     assert advice in str(error)
     assert (str(copy), vars(copy)) == (str(error), vars(error))
