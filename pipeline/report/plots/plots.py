@@ -40,6 +40,10 @@ class NodeResource(NamedTuple):
         """The peak use as a share of the capacity, which is not 0."""
         return float(row[self.peak] / row[self.capacity])
 
+    def percent(self, row: Mapping[str, Any]) -> float:
+        """The same in percent, without the error of a share that is rounded before: 1.15 of 2 are 57.5 %."""
+        return float(100 * row[self.peak] / row[self.capacity])
+
     def use(self, row: Mapping[str, Any]) -> str:
         return f"{self.show(row[self.peak])} of {self.show(row[self.capacity])}"
 
@@ -123,7 +127,7 @@ def nodes_plot(peaks: Rows) -> RowChart | PaneChart | None:
     shown = [resource for resource in NODE_RESOURCES if any(row[resource.capacity] for row in peaks)]
     if not shown:
         return None
-    fullest = max(100 * resource.share(row) for resource in shown for row in peaks if row[resource.capacity])
+    fullest = max(resource.percent(row) for resource in shown for row in peaks if row[resource.capacity])
     if len(peaks) > _MOST_NAMED_NODES:
         return PaneChart([_node_curve(peaks, resource, fullest) for resource in shown], is_side_by_side=True)
     scale = linear(0, 1.05 * max(fullest, 100.0), unit=" %", to_ticks=False)
@@ -186,15 +190,15 @@ def _node_bars(peaks: Rows, resource: NodeResource) -> list[RowBar]:
     bars = []
     for position, row in enumerate(peaks):
         if row[resource.capacity]:
-            share = 100 * resource.share(row)
+            share = resource.percent(row)
             about = f"{row['node']}: {resource.use(row)} ({share:.0f} %)"
             bars.append(RowBar(position, 0, share, "red" if share > 100 else "blue", about))
     return bars
 
 
 def _node_curve(peaks: Rows, resource: NodeResource, fullest: float) -> Pane:
-    nodes = sorted((row for row in peaks if row[resource.capacity]), key=lambda row: -resource.share(row))
-    shares = [100 * resource.share(row) for row in nodes]
+    nodes = sorted((row for row in peaks if row[resource.capacity]), key=lambda row: -resource.percent(row))
+    shares = [resource.percent(row) for row in nodes]
     # Of nodes that are equally full only the first is a point of the line.
     points = [
         (position, share) for position, share in enumerate(shares) if not position or share != shares[position - 1]

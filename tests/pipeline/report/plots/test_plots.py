@@ -212,12 +212,16 @@ def share(node: str, bucket: int, **shares: float | None) -> dict[str, Any]:
 def test_few_nodes_have_a_bar_each_and_red_ones_are_oversubscribed() -> None:
     node = small_tables()["node_peaks"][0]
 
-    chart = plots.nodes_plot([node, node | {"node": "n2", "peak_memory_mb": 512, "vcores_milli": None}])
+    half = {"memory_mb": 2048, "peak_memory_mb": 1024, "vcores_milli": None}
+    odd = {"memory_mb": None, "vcores_milli": 2000, "peak_vcores_milli": 1150}
+
+    chart = plots.nodes_plot([node, node | {"node": "n2"} | half, node | {"node": "n3"} | odd])
 
     memory, vcores = chart.facets
     assert [(bar.row, bar.high, bar.colour) for bar in memory.bars] == [(0, 200.0, "red"), (1, 50.0, "blue")]
-    assert [(bar.row, bar.high) for bar in vcores.bars] == [(0, 100.0)]
+    assert [(bar.row, bar.high) for bar in vcores.bars] == [(0, 100.0), (2, 57.5)]
     assert memory.bars[0].about == "nx: 2 GiB of 1 GiB (200 %)"
+    assert vcores.bars[1].about == "n3: 1.15 of 2 (58 %)"
     assert memory.limit == 100.0
 
 
