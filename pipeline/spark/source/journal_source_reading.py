@@ -17,6 +17,7 @@ from pipeline.journal.damage import Problem, folder_problems, named, segment_pro
 from pipeline.journal.scan import Report, logged, plan, scan
 from pipeline.journal.whole import look_at_whole
 
+_PROBLEMS_IN_A_BATCH: Final = 1000
 _OPERATORS: Final = {
     "EqualTo": "=",
     "EqualNullSafe": "=",
@@ -103,7 +104,9 @@ class DamageReader(DataSourceReader):
         if isinstance(problems, Path):
             segment, parts = problems, parts_of(self._path)
             problems = [named(parts, segment.parent, problem) for problem in segment_problems(segment)]
-        yield pa.RecordBatch.from_pylist([problem._asdict() for problem in problems], schema=self._schema)
+        for start in range(0, max(1, len(problems)), _PROBLEMS_IN_A_BATCH):
+            rows = [problem._asdict() for problem in problems[start : start + _PROBLEMS_IN_A_BATCH]]
+            yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
 
 def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:

@@ -13,11 +13,12 @@ from pyspark.sql.types import StructType
 
 from dispatcher import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS
+from pipeline.journal import Problem
 from pipeline.spark import journal_failure, read_journal, register_journal
 from pipeline.spark.source.journal_source_reading import conditions_of
 
 from ....kit.segment_files import segment_path
-from ..data_source import FORMAT, JournalSource, source
+from ..data_source import FORMAT, JournalSource, source, table_schema
 
 try:
     from pyspark.sql.datasource import (
@@ -294,6 +295,18 @@ def test_damage_is_a_table(spread: Path, spark: SparkSession, assert_table: Any)
         "segment string, offset long, length long, problem string, events long, transitions long",
         [(name, 0, 7, f"{name}: 7 bytes from byte 0 on hold no intact frame", 19, None)],
     )
+
+
+def test_a_segment_s_problems_come_in_batches(spread: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of all problems at once take several times the memory of the problems."""
+    found = [Problem("segment-00000001.journal", at, 1, "is damaged") for at in range(5)]
+    monkeypatch.setattr("pipeline.spark.source.journal_source_reading.segment_problems", lambda _: found)
+    monkeypatch.setattr("pipeline.spark.source.journal_source_reading._PROBLEMS_IN_A_BATCH", 2)
+    reader = source(spread, table="damage").reader(table_schema("damage"))
+
+    batches = list(reader.read(reader.partitions()[1]))
+
+    assert [batch.column("offset").to_pylist() for batch in batches] == [[0, 1], [2, 3], [4]]
 
 
 # -- Spark Connect -----------------------------------------------------------------------------------------------------
