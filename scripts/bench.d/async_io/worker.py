@@ -259,4 +259,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "neutral":
         print(json.dumps(neutral(**json.loads(sys.argv[2]))))
     else:
+        # What the JVM prints is no answer: it goes to the errors.
+        sys.stdout = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
         serve(lambda _: SparkMeasurements())
