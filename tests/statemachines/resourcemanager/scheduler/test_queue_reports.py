@@ -244,14 +244,19 @@ def test_fifo_reports_the_same_shape() -> None:
     attempt = cluster.new_attempt(user="ann", am_resource=ONE)
     cluster.get(attempt, Resource(5, 2, 1, 300))
     cluster.ask(attempt, Resource(1000, 1))
+    cluster.add_app(user="bob")
 
     root, leaf = cluster.scheduler.queues()
-    (partition,), (ann,) = leaf.partitions, leaf.users
+    (partition,), (ann, bob) = leaf.partitions, leaf.users
 
     assert (partition.capacity, partition.absolute_used_capacity) == (100, 50)
     assert (partition.maximum, partition.am_limit) == (Resource(10, 10, 1), Resource(10, 10, 1))
     assert (ann.user, ann.used, ann.am_used, ann.pending) == ("ann", Resource(5, 2, 1, 300), ONE, Resource(1000, 1))
     assert (ann.active_applications, ann.allocated_containers, ann.pending_containers) == (1, 1, 1)
+    assert (ann.reserved, ann.reserved_containers) == (NOTHING, 0)
+    assert ann.user_limit == ann.am_limit == Resource(10, 10, 1)
+    assert (ann.is_active, bob.is_active) == (True, False)
+    assert (bob.active_applications, bob.pending_applications) == (1, 0), "FIFO makes no application wait for others"
     assert (root.users, root.pending_containers, root.used) == ((), 1, leaf.used)
     assert [cluster.policy.queue_info(path) for path in ("root", "root.default", "root.a")] == [root, leaf, None]
     assert cluster.scheduler.node_use(node) == NodeUse(Resource(5, 2, 1, 300), 1)

@@ -190,6 +190,21 @@ def modelled(events: list[RMStateStoreEvent]) -> RMState:
     return stored
 
 
+@given(st.lists(WRITES, max_size=20), st.lists(WRITES, max_size=20))
+def test_a_state_that_was_loaded_from_memory_is_left_as_it_was(
+    before: list[RMStateStoreEvent], later: list[RMStateStoreEvent]
+) -> None:
+    store = Stores("memory", Path("unused")).open(Owner())
+    for event in before:
+        store.handle(event)
+    loaded = store.load_state()
+
+    for event in later:
+        store.handle(event)
+
+    assert loaded == modelled(before)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=tries(30), deadline=None)
