@@ -47,7 +47,8 @@ class JournalReading(NamedTuple):
         Raises:
             JournalError: a segment cannot be read, or is damaged and `fails_fast` is set.
         """
-        parts = partition.value or []  # for a plan without partitions, Spark makes an empty one
+        # For a plan without partitions, Spark makes an empty one, or in older releases gives None.
+        parts = getattr(partition, "value", None) or []
         return scan(parts, table_named(self.table), self.schema, conditions, self.report, report_gone)
 
     @property

@@ -213,6 +213,15 @@ def test_since_and_until_are_exact_and_skip_segments(spread: Path, spark: SparkS
 # -- schemas and options -----------------------------------------------------------------------------------------------
 
 
+def test_a_journal_without_a_closed_segment_is_empty_with_each_release_of_spark(journal: Any) -> None:
+    """For a plan without partitions, older ones call `read` with None."""
+    reader = source(journal.path).reader(table_schema("events"))
+
+    assert reader.partitions() == []
+    for partition in (None, InputPartition(None)):
+        assert list(reader.read(partition)) == []
+
+
 def test_only_the_columns_of_the_users_schema_are_decoded(spread: Path, spark: SparkSession, assert_table: Any) -> None:
     register_journal(spark)
 
