@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
@@ -119,18 +119,20 @@ def queue_changes(changes: Iterable[QueueChange]) -> Any:
     return RMState().queue_changes._replace(changes=tuple(changes))
 
 
-def setting(kind: str, *values: st.SearchStrategy[Any]) -> st.SearchStrategy[RMStateStoreEvent]:
+def set_by_hand(kind: str, *of: Any) -> RMStateStoreEvent:
     """A write of what an administrator set or gave up."""
-    return st.builds(partial(RMStateStoreEvent, RMStateStoreEventType[kind], notify=False), *values)
+    return RMStateStoreEvent(RMStateStoreEventType[kind], *of, notify=False)
+
+
+def setting(kind: str, *values: st.SearchStrategy[Any]) -> st.SearchStrategy[RMStateStoreEvent]:
+    return st.builds(partial(set_by_hand, kind), *values)
 
 
 NODES, ANYTHING, ANN = st.sampled_from(["n1:1", "n\u00f6:1"]), st.just(""), Origin(5, "ann")
 ORIGINS = st.sampled_from([None, ANN])
 SIZES = st.sampled_from([Resource(1, 2), Resource(3, 4, gpus=5, others=(("fpga", 6),))])
 DRAINS = {"n1": HostDrain(7, 8), "n\u00f6": HostDrain(9, None)}
-HOSTS = st.sampled_from(
-    [HostLists(excluded=("n4",)), HostLists(("n1", "n\u00f6"), ("n1", "n3"), DRAINS, {"n3": ANN}, ANN)]
-)
+HOSTS = [HostLists(excluded=("n4",)), HostLists(("n1", "n\u00f6"), ("n1", "n3"), DRAINS, {"n3": ANN}, ANN)]
 QUEUES = st.builds(
     QueueChange, st.just("root.a"), st.just("key"), st.sampled_from([12.5, 7, "removed", True, None]), st.just(ANN)
 )
@@ -145,14 +147,34 @@ WRITES = st.one_of(
     setting("REMOVE_NODE_LABEL", NODES),
     setting("STORE_NODE_CAPACITY", NODES, st.builds(NodeCapacity, SIZES, ORIGINS)),
     setting("REMOVE_NODE_CAPACITY", NODES),
-    setting("STORE_HOST_LISTS", ANYTHING, st.just(HostLists(excluded=("n4",)))),
-    setting(
-        "STORE_HOST_LISTS", ANYTHING, st.just(HostLists(("n1", "n\u00f6"), ("n1", "n3"), DRAINS, {"n3": ANN}, ANN))
-    ),
+    setting("STORE_HOST_LISTS", ANYTHING, st.sampled_from(HOSTS)),
     setting("STORE_QUEUE_CHANGES", ANYTHING, st.lists(QUEUES, max_size=2).map(queue_changes)),
 )
 
 
+REPLACED = [
+    *(
+        set_by_hand("STORE_NODE_LABEL", node, NodeLabel(label, origin))
+        for node, label, origin in [
+            ("n1:1", "gpu", ANN),
+            ("n\u00f6:1", "\u00fc", ANN),
+            ("n1:1", "", None),
+            ("n3:1", "gpu", ANN),
+        ]
+    ),
+    *(
+        set_by_hand("STORE_NODE_CAPACITY", node, NodeCapacity(Resource(memory_mb, 2), origin))
+        for node, memory_mb, origin in [("n1:1", 1, ANN), ("n\u00f6:1", 1, ANN), ("n1:1", 3, None), ("n3:1", 1, ANN)]
+    ),
+    *(set_by_hand("STORE_HOST_LISTS", "", each) for each in HOSTS),
+    *(
+        set_by_hand("STORE_QUEUE_CHANGES", "", queue_changes([QueueChange("root.a", "key", value, ANN)]))
+        for value in (12.5, "removed")
+    ),
+    set_by_hand("REMOVE_NODE_LABEL", "n3:1"),
+    set_by_hand("REMOVE_NODE_CAPACITY", "n3:1"),
+]
+"""Of each kind, something is set, set anew and given up."""
 ANSWERS = {
     "STORE_APP": "RMApp APP_NEW_SAVED",
     "UPDATE_APP": "RMApp APP_UPDATE_SAVED",
@@ -209,6 +231,8 @@ def test_a_state_that_was_loaded_from_memory_is_left_as_it_was(
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=tries(30), deadline=None)
 @given(st.lists(WRITES, max_size=25), st.integers(1, 5), st.integers(0, 25))
+@example(REPLACED, 1, 9)
+@example(REPLACED, 5, 0)
 def test_any_sequence_of_writes_leaves_their_net_effect(
     kind: str, events: list[RMStateStoreEvent], batch_size: int, reopened_after: int
 ) -> None:
