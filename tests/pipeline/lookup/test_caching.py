@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, PartialCache, TableUnavailableError
@@ -368,6 +368,8 @@ STEPS = st.lists(
 
 
 @given(options=OPTIONS, steps=STEPS)
+@example(PartialCache(expire_after_write_s=1), [("put", 0, 1), ("put", 1, 1), ("put", 2, 1), ("wait", 1), ("get", 3)])
+@example(PartialCache(expire_after_access_s=1), [("put", 0, 1), ("put", 1, 1), ("put", 2, 1), ("wait", 1), ("get", 3)])
 def test_every_answer_equals_the_model(options: PartialCache, steps: list[tuple[str, int, int]]) -> None:
     metrics = LookupMetrics()
     cache, model, now_s = ShownRows(options, metrics), Model(options), 0.0

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.aio import RateLimit
@@ -213,6 +213,7 @@ class TokenBucket:
 
 
 @given(RATES, BURSTS, st.lists(st.tuples(st.integers(-5, 2000), COSTS), max_size=60))
+@example(10, 5, [(0, 1.0), (-1, 1.0)])
 def test_calls_start_exactly_when_a_token_bucket_lets_them(
     rate: float, burst: float, calls: list[tuple[int, float]]
 ) -> None:
