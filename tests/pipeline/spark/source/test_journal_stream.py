@@ -180,13 +180,15 @@ MANY_MISSING = "segment-00005001.journal to segment-00006000.journal: are missin
     ],
     ids=["segments that retention removed", "a manifest that ends at a huge number", "many of both"],
 )
-def test_without_fail_on_data_loss_lost_segments_are_logged_and_skipped(
+def test_lost_segments_are_an_error_or_without_fail_on_data_loss_logged_and_skipped(
     growing: Growing, caplog: pytest.LogCaptureFixture, removed: int, last: int, found: list[int], said: list[str]
 ) -> None:
     growing.grow(3)
     growing.retire(removed)
     Manifest(removed + 1, last).write(growing.path, sync=False)
 
+    with pytest.raises(JournalError, match=rf"{said[0].partition(';')[0]}, and .* the option failOnDataLoss to false"):
+        seqs(stream_reader(growing.path), 0, last)
     with caplog.at_level(logging.WARNING):
         assert seqs(stream_reader(growing.path, failOnDataLoss="false"), 0, last) == found
 
