@@ -98,6 +98,15 @@ def test_an_event_goes_to_the_handlers_it_found(log: list[str]) -> None:
     assert log == ["second 1", "late 2"]
 
 
+def test_a_handler_s_error_keeps_the_event_from_the_handlers_after_it(log: list[str]) -> None:
+    handler = MultiListenerHandler(Recorder("a", log), lambda _: 1 / 0, Recorder("c", log))
+
+    with pytest.raises(ZeroDivisionError):
+        handler.handle(1)
+
+    assert log == ["a 1"]
+
+
 def test_an_object_that_is_no_handler_is_refused_and_not_kept() -> None:
     handler = MultiListenerHandler()
 

@@ -125,6 +125,7 @@ def test_a_dispatcher_joins_one_group_and_a_group_that_is_refused_changes_nothin
     ("make", "message"),
     [
         (lambda: AsyncDispatcher("orders"), "config must be a DispatcherConfig, not 'orders'. Pass a name as name="),
+        (lambda: AsyncDispatcher({}), "config must be a DispatcherConfig, not {}"),
         (lambda: AsyncDispatcher(name=3), "AsyncDispatcher: name must be a str, not 3"),
         (lambda: MultiDispatcher(partitions="4"), "partitions must be an int, not '4'"),
         (lambda: MultiDispatcher(partitions=True), "partitions must be an int, not True"),

@@ -48,7 +48,8 @@ def write_segments(writer: JournalWriter, count: int = 3, entities: int = 7) -> 
     for segment in range(count + 1):
         for number in range(40):
             name = f"job_{number % entities}"
-            write(writer, name, name, *(["task_1"] if number % 5 == 0 else []))
+            error = "ValueError: no" if number % 3 == 0 else None
+            write(writer, name, name, *(["task_1"] if number % 5 == 0 else []), error=error)
             if number % 10 == 9:
                 writer.flush()
         if segment < count:
