@@ -27,7 +27,8 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dispatcher import CompositeService, ConfigError, DispatcherError, Service, ServiceState
-from dispatcher.web import WebConfig, WebHost, doors, in_pieces, within
+from dispatcher.web import WebConfig, WebHost, doors, in_pieces, server, within
+from dispatcher.web import host as web_host
 from dispatcher.web.protocol import Peer
 
 from ...kit import TIMEOUT_S, tries, until
@@ -199,6 +200,7 @@ def test_without_the_extra_the_message_names_it(app: App, monkeypatch: pytest.Mo
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
+LONGEST_STOP_S = web_host.LONGEST_STOP_S  # as it is where no test has changed it
 MOST_S = TIMEOUT_S / 2
 """For a stop that takes a second at most, on a machine that has more to do; a delayed one waits for its clients."""
 
@@ -207,6 +209,10 @@ def stop_timed(host: WebHost) -> float:
     begun_s = time.monotonic()
     host.stop()
     return time.monotonic() - begun_s
+
+
+def test_the_parts_of_a_stop_fit_into_its_longest_time() -> None:
+    assert server._POLITE_S + server._CLOSING_S + server._LAST_S < LONGEST_STOP_S < 1.0
 
 
 @pytest.mark.slow
