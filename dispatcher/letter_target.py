@@ -32,7 +32,17 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.entry import Delivery
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.util.files import explain, make_folder
-from dispatcher.util.foreign import class_name, describe, entity_of, fields_of, tell_of, text_of, type_name, type_of
+from dispatcher.util.foreign import (
+    class_name,
+    describe,
+    entity_of,
+    fields_of,
+    reraise_interrupt,
+    tell_of,
+    text_of,
+    type_name,
+    type_of,
+)
 from dispatcher.util.functions import require_plain
 
 log: logging.Logger = logging.getLogger("dispatcher.async_dispatcher")
@@ -68,8 +78,15 @@ class DeadLetter:
 
     @property
     def traceback(self) -> str:
-        """Traceback of the error, as Python prints it, cut to its last 20,000 characters."""
-        return "".join(traceback.format_exception(self.error))[-_LONGEST_TRACEBACK:]
+        """Traceback of the error, as Python prints it, cut to its last 20,000 characters.
+
+        If Python cannot print it, such as where the error's `__cause__` raises, the error's class and message.
+        """
+        try:
+            return "".join(traceback.format_exception(self.error))[-_LONGEST_TRACEBACK:]
+        except BaseException as raised:
+            reraise_interrupt(raised)
+            return f"{describe(self.error)}\n(no traceback: {describe(raised)})\n"
 
 
 class Takes(Protocol):

@@ -10,7 +10,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -56,7 +56,8 @@ def module_for(page: Path) -> ModuleType:
     """A module for a page's examples, under a name that they do not import."""
     name = f"page_{re.sub(r'[^a-z0-9]', '_', name_of(page).lower())}"
     module = ModuleType(name)
-    module.__spec__ = ModuleSpec(name, None)  # Python 3.15 warns without one, where it looks for a line of source
+    # Python 3.15 warns without a loader, where it looks for a line of source.
+    module.__spec__ = ModuleSpec(name, SourceFileLoader(name, str(page)))
     return module
 
 

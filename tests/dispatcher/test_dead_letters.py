@@ -80,6 +80,25 @@ def test_letters_are_iterated_oldest_first_counted_and_looked_at(folder: Path) -
     assert second.failed_ns > 1.7e18
 
 
+def test_an_error_whose_traceback_python_cannot_print_leaves_a_letter_without_one(tmp_path: Path) -> None:
+    class OddError(Exception):
+        @property
+        def __cause__(self) -> None:  # type: ignore[override]
+            raise KeyError("cause")
+
+    def fail_oddly(event: OrderEvent) -> None:
+        raise OddError(f"no stock for {event.entity}")
+
+    dispatcher = AsyncDispatcher(dead_letters=tmp_path)
+    dispatcher.register(Order, fail_oddly, events=OrderEvent)
+    with dispatcher:
+        dispatcher.post(OrderEvent(Order.PLACED, "o1"))
+
+    [letter] = DeadLetters(tmp_path)
+    assert (letter.entity, letter.error) == ("o1", "OddError: no stock for o1")
+    assert letter.traceback == "OddError: no stock for o1\n(no traceback: KeyError: 'cause')\n"
+
+
 def test_a_letter_that_is_not_there_and_folders_of_others_are_errors(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no dead letter 17"):
         DeadLetters(folder).look(17)
