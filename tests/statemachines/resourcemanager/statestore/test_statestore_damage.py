@@ -90,12 +90,12 @@ def test_a_store_without_its_one_row_of_numbers_is_refused(path: Path, statement
         ("DROP TABLE node_labels", "its table node_labels is missing"),
         ("DROP TABLE queue_changes", "its table queue_changes is missing"),
         (
-            "INSERT INTO queue_changes VALUES (0, '{\"changes\": [{}]}')",
-            "the record of queue_changes is not valid at changes.0.queue: Field required",
+            'INSERT INTO queue_changes VALUES (0, \'{"changes": [{"queue": 1}]}\')',
+            "the record of queue_changes is not valid at changes.0.queue: Input should be a valid string",
         ),
         (
-            "INSERT INTO node_labels VALUES ('n1:1', 'gpu', '{}')",
-            "the record of n1:1 is not valid at at_ms: Field required",
+            "INSERT INTO node_labels VALUES ('n1:1', 'gpu', '{\"at_ms\": []}')",
+            "the record of n1:1 is not valid at at_ms: Input should be a valid integer",
         ),
         ("DROP TABLE node_capacities", "its table node_capacities is missing"),
         ("DROP TABLE host_lists", "its table host_lists is missing"),
