@@ -150,7 +150,7 @@ def _defaults(settings: BaseModel | Mapping[str, Any]) -> dict[str, Any] | None:
     for name, field in type(settings).model_fields.items():
         if not field.is_required():
             with suppress(Exception):  # a foreign factory, which may need the values of other fields
-                defaults[name] = field.get_default(call_default_factory=True, validated_data={})
+                defaults[name] = field.get_default(call_default_factory=True)
     found: dict[str, Any] = without_secrets(defaults)
     return found
 
