@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -553,10 +554,9 @@ def time_zone(name: str) -> dt.tzinfo:
         distance = dt.timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds))
         return dt.timezone(-distance if sign == "-" else distance)
     try:
-        zone: dt.tzinfo = pa.lib.string_to_tzinfo(name)
-    except Exception as error:  # of pytz if it is installed, else of zoneinfo
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: such as the name of a folder of zones
         raise InvalidValueError(
             f"the session's time zone is {name!r}, which Python does not know; set spark.sql.session.timeZone to a "
             "region such as America/Los_Angeles, or to an offset such as +01:00"
         ) from error
-    return zone
