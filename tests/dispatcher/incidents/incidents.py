@@ -84,7 +84,8 @@ def flood(folder: Path) -> Iterator[Shown]:
         for number in range(1_000_000):
             for _ in range(20):
                 dispatcher.post(OrderEvent(Order.PLACED, f"customer_{number % 3}"))
-            dispatcher.post(OrderEvent(Order.SHIPPED, "order_1"))
+            if number % 10 == 0:  # so few that no sample takes them for a tenth of the growth
+                dispatcher.post(OrderEvent(Order.SHIPPED, "order_1"))
             permits.release(5)
             if is_over.wait(0.05):
                 return
