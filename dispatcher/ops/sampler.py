@@ -351,13 +351,9 @@ class SharedSampler:
         with self._lock:
             self._users.add(user)
             if self._thread is None:
-                self._thread = thread = threading.Thread(target=self._run, name="ops-sampler", daemon=True)
-                is_started = False
-                try:
-                    is_started = try_to_start(thread)
-                finally:
-                    if not is_started:  # no thread is left, or a signal handler has raised
-                        self._thread = None  # the next user tries again
+                thread = threading.Thread(target=self._run, name="ops-sampler", daemon=True)
+                if try_to_start(thread):  # otherwise the next user tries again, as after a signal handler's exception
+                    self._thread = thread
             return self._sampler
 
     def release(self, user: object) -> None:
@@ -371,7 +367,7 @@ class SharedSampler:
     def _run(self) -> None:
         with self._lock:
             if self._thread is not threading.current_thread():
-                return  # a signal handler interrupted its start after the system had created it
+                return  # a signal handler's exception ended its start after the system had created it
         sampler, wake = self._sampler, self._wake
         while True:
             try:

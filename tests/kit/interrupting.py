@@ -85,7 +85,7 @@ class UnstartedThread(threading.Thread):
 
 
 class HalfStartedThread(UnstartedThread):
-    """A thread whose start a signal handler interrupts once the system has created it: it runs all the same."""
+    """A thread that runs although a signal handler's exception ended the call of its start."""
 
     def start(self) -> None:
         _start(self)  # a test may have replaced `threading.Thread` by this class

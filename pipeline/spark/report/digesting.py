@@ -104,7 +104,7 @@ def finish(spark: SparkSession, work: Finish) -> None:
 
 
 def _run_numbered(spark: SparkSession, tasks: int, do: Callable[[int], None]) -> None:
-    """Run a job of so many tasks, each of which calls `do` with its number."""
+    """Run a job of `tasks` tasks. Each calls `do` with its number."""
 
     def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

@@ -271,7 +271,7 @@ class FifoPolicy(SchedulingPolicy):
             containers=sum(user.containers for user in users.values()),
             children=() if is_leaf else (QUEUE,),
             partitions=(partition,),
-            users=tuple(self._user_info(name, user) for name, user in users.items()) if is_leaf else (),
+            users=tuple(_user_info(name, user, total) for name, user in users.items()) if is_leaf else (),
             pending=pending,
             acl_submit_applications=None if is_leaf else self._config.acl_submit_applications,
             acl_administer_queue=None if is_leaf else self._config.acl_administer_queue,
@@ -279,15 +279,15 @@ class FifoPolicy(SchedulingPolicy):
             maximum_allocation=self._maximum,
         )
 
-    def _user_info(self, name: str, user: User) -> QueueUserInfo:
-        """All of a user's applications are active, and it takes part while it has any pending asks."""
-        total = resource_of(self._total)
-        info = user_info(name, user, total, total)
-        return info._replace(
-            active_applications=user.applications, pending_applications=0, is_active=user.pending_containers > 0
-        )
-
 
 def _masters(attempt: SchedulerApplicationAttempt) -> Amounts:
     submission = attempt.app.submission
     return () if submission.unmanaged_am else amounts_of(submission.am_resource)
+
+
+def _user_info(name: str, user: User, total: Resource) -> QueueUserInfo:
+    """All applications of a user are active, and the user is active while it has pending asks."""
+    info = user_info(name, user, total, total)
+    return info._replace(
+        active_applications=user.applications, pending_applications=0, is_active=user.pending_containers > 0
+    )

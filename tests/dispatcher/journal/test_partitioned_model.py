@@ -103,7 +103,7 @@ class Partitioned(RuleBasedStateMachine):
 
     @rule(partitions=partitions, salt=salts, orderly=st.booleans(), changes=st.lists(st.integers(0, 60), max_size=3))
     def start_again(self, partitions: int, salt: int, orderly: bool, changes: list[int]) -> None:
-        """After a close or a crash; and crash during each of the following starts, after so many file operations."""
+        """Start after a close or a crash. `changes`: of each start that then crashes, the file operations before."""
         path = self.journal.path
         if not orderly:
             path = after_a_crash(path, self.next_path())

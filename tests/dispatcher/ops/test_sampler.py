@@ -242,7 +242,7 @@ def test_a_forked_child_starts_its_own() -> None:
 def test_the_next_user_starts_the_thread_if_its_start_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, interrupted: type[threading.Thread]
 ) -> None:
-    """A thread that had begun all the same went on, and the next user started a second one."""
+    """The first thread may already run when its start is interrupted. It must not sample beside the second one."""
     shared, user = SharedSampler(), User()
 
     before = threading.enumerate()  # another test's sampler may end meanwhile

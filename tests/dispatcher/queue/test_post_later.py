@@ -434,7 +434,7 @@ def test_the_log_has_no_thread_left_after_a_stop(start: Start) -> None:
 def test_the_log_has_one_thread_after_a_start_of_it_that_was_interrupted(
     start: Start, monkeypatch: pytest.MonkeyPatch, interrupted: type[threading.Thread]
 ) -> None:
-    """The interrupted one ran beside the next if it had begun all the same."""
+    """The first thread may already run when its start is interrupted. It must not write beside the second one."""
     dispatcher = start(lambda _: None)
     with monkeypatch.context() as patch:
         patch.setattr(threading, "Thread", interrupted)

@@ -402,7 +402,7 @@ def test_a_client_that_does_not_read_loses_its_connection(make_host: MakeHost, a
         connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(10)
 
-        until(lambda: host_connections(host) == 0, "the end of a connection that nobody reads")
+        until(lambda: host_connections(host) == 0, "the host closes a connection whose client does not read")
         until(lambda: app.streams == 0, "the end of its stream")
         assert len(read_to_end(connection)) < 20_000_000
 

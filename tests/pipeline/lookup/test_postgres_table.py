@@ -270,7 +270,7 @@ async def test_an_answer_that_takes_too_long_times_out(postgres: PostgresServer,
             with contextlib.suppress(TableUnavailableError):
                 assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
                 return
-        pytest.fail("no answer any more")
+        pytest.fail("the table does not answer after the lock is released")
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_refusals_are_in_the_audit_log_with_user_target_and_reason(
 
 @pytest.fixture
 def patient_look_ups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups that a busy machine finds out late count, too."""
+    """Look-ups of groups may take longer than usual, as they do on a busy machine."""
     monkeypatch.setattr("statemachines.resourcemanager.web.groups._LONGEST_S", TIMEOUT_S)
 
 
